@@ -243,7 +243,7 @@ impl Engine {
         };
         let id = self.core.requests.insert(request);
         if let (SendMode::Standard, Some(SendPlan::Announced { coop_id })) = (mode, plan)
-            && self.announce(dest, (id, context), coop_id)
+            && self.announce(dest, id, context, coop_id)
         {
             return Ok(id);
         }
@@ -267,14 +267,14 @@ impl Engine {
         }
     }
 
-    /// Announces the send `id` at once, past the queue. `false`: something comes first.
+    /// Announces the send `id` of a context at once, past the queue. `false`: something comes first.
     #[inline]
-    fn announce(&mut self, dest: u32, sent: (RequestId, u32), coop_id: u32) -> bool {
+    fn announce(&mut self, dest: u32, id: RequestId, context: u32, coop_id: u32) -> bool {
         let Self { core, peers, .. } = self;
         let Some(Some(peer)) = peers.get_mut(dest as usize) else {
             return false;
         };
-        let out = proto::rendezvous::announce_at_once(core, peer, sent, coop_id);
+        let out = proto::rendezvous::announce_at_once(core, peer, id, context, coop_id);
         if out && (peer.has_output() || !peer.outbound.announced.is_empty()) {
             core.agenda.make_busy(dest);
         }
@@ -408,10 +408,10 @@ impl Engine {
     pub(crate) fn accept_entry(&mut self, entry: crate::matching::EntryId, id: RequestId) {
         let envelope = self.receives.unexpected.envelope(entry);
         let message = self.receives.unexpected.take(entry);
-        if let UnexpectedMessage::Partial { bytes, total } = message {
+        if let UnexpectedMessage::Partial(partial) = message {
             let Self { core, peers, .. } = self;
             if let Some(peer) = &mut peers[envelope.source as usize] {
-                proto::eager::adopt(core, peer, envelope, id, (bytes, total));
+                proto::eager::adopt(core, peer, envelope, id, partial);
             }
             return;
         }

@@ -577,7 +577,7 @@ impl Engine {
             return Ok(None);
         };
         let message = self.receives.unexpected.get(entry);
-        if matches!(message, UnexpectedMessage::Partial { .. }) {
+        if matches!(message, UnexpectedMessage::Partial(_)) {
             // The rest is under way; it is whole soon.
             return Ok(None);
         }

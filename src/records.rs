@@ -4,6 +4,7 @@
 //! A record's meta word is its envelope, `tag i32 | context u32`. Control records carry a body of six words, the last
 //! of which checks the others. Everything is decoded by value; a value that cannot be is an error that fails the peer.
 
+use onecopy_shm::coop::MessageRange;
 use onecopy_shm::layout::ChunkName;
 
 /// What a record is.
@@ -147,6 +148,15 @@ pub(crate) struct ChunkBody {
 }
 
 impl ChunkBody {
+    /// Which bytes of the message are in the chunk.
+    #[inline]
+    pub(crate) fn range(&self) -> MessageRange {
+        MessageRange {
+            offset: self.offset,
+            len: u64::from(self.piece),
+        }
+    }
+
     pub(crate) fn encode(&self, kind: Kind) -> [u8; BODY] {
         seal(
             kind,
@@ -302,7 +312,7 @@ pub(crate) const LIST_ENTRY: usize = 24;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CtsAction {
     /// Send these bytes in chunks.
-    Chunks { offset: u64, len: u64 },
+    Chunks(MessageRange),
     /// Take part in the cooperative transfer, whether you wait or not: only you can copy.
     Join,
 }
@@ -320,7 +330,7 @@ pub(crate) struct Cts {
 impl Cts {
     pub(crate) fn encode(&self) -> [u8; BODY] {
         let (mode, offset, len) = match self.wanted {
-            CtsAction::Chunks { offset, len } => (0, offset, len),
+            CtsAction::Chunks(range) => (0, range.offset, range.len),
             CtsAction::Join => (1, 0, 0),
         };
         seal(Kind::Cts, [self.request, self.transfer, offset, len, mode])
@@ -328,7 +338,7 @@ impl Cts {
     pub(crate) fn decode(bytes: &[u8; BODY]) -> Result<Self, BadBody> {
         let [request, transfer, offset, len, mode] = open(Kind::Cts, bytes)?;
         let wanted = match mode {
-            0 => CtsAction::Chunks { offset, len },
+            0 => CtsAction::Chunks(MessageRange { offset, len }),
             1 => CtsAction::Join,
             other => {
                 return Err(BadBody::Value {
@@ -410,7 +420,7 @@ mod tests {
             };
             let rts = Rts { len, request, layout, coop_id };
             prop_assert_eq!(Rts::decode(&rts.encode()), Ok(rts));
-            let wanted = if shape == 0 { CtsAction::Join } else { CtsAction::Chunks { offset: a, len: b } };
+            let wanted = if shape == 0 { CtsAction::Join } else { CtsAction::Chunks(MessageRange { offset: a, len: b }) };
             let cts = Cts { request, transfer: len, wanted };
             prop_assert_eq!(Cts::decode(&cts.encode()), Ok(cts));
             for end in [BreakOff::Eager, BreakOff::Announced { transfer: len }] {

@@ -288,10 +288,10 @@ impl Engine {
             .unexpected
             .take_where(|source, message| source == rank && !message.is_whole());
         for message in lost {
-            if let UnexpectedMessage::Partial { bytes, total } = message {
+            if let UnexpectedMessage::Partial(partial) = message {
                 // The whole of it was counted when its first chunk came.
-                self.core.counters.release_unexpected(total);
-                self.core.buffers.give_back(bytes);
+                self.core.counters.release_unexpected(partial.total);
+                self.core.buffers.give_back(partial.bytes);
             }
         }
     }

@@ -7,7 +7,7 @@
 //! still has the last word, its FIN, as on any other.
 
 use super::control::{give_credit, reply};
-use super::deliver::{Ended, Receiver, deliver};
+use super::deliver::{Ended, Message, Receiver, deliver};
 use crate::error::Error;
 use crate::matching::{Envelope, OWN_CONTEXTS, Unexpected};
 use crate::peer::{Peer, Target, charge};
@@ -92,7 +92,7 @@ fn announced_broken_off(
         fin: Some(transfer.announcement.request),
         ..Ended::default()
     };
-    let message = (transfer.envelope, transfer.announcement.len);
+    let message = Message::of_transfer(&transfer);
     let written = Err(error(&transfer.envelope));
     let receiver = Receiver::Request(transfer.request);
     deliver(core, peer, receiver, message, written, ended);
@@ -110,10 +110,10 @@ fn eager_broken_off(
     match incoming.target {
         Target::Request(id) => core.requests.complete(id, Err(error(&incoming.envelope))),
         Target::Entry(entry) => {
-            if let UnexpectedMessage::Partial { bytes, total } = unexpected.take(entry) {
-                peer.inbound.release(charge(total));
-                core.counters.release_unexpected(total);
-                core.buffers.give_back(bytes);
+            if let UnexpectedMessage::Partial(partial) = unexpected.take(entry) {
+                peer.inbound.release(charge(partial.total));
+                core.counters.release_unexpected(partial.total);
+                core.buffers.give_back(partial.bytes);
             }
         }
         Target::Nowhere => {}

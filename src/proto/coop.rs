@@ -45,18 +45,26 @@ pub(crate) enum ReceiveStep {
     },
 }
 
-/// The block of a transfer of `len` bytes into a buffer, which may lie in the heap.
-pub(crate) fn block(
+/// A buffer in one piece.
+#[derive(Clone, Copy)]
+pub(super) struct OnePiece {
+    pub(super) loan: Loan,
+    /// Where in this rank's heap it is, if it lies there.
+    pub(super) heap: Option<HeapOffset>,
+}
+
+/// The block of a transfer of `len` bytes into a buffer.
+pub(super) fn block(
     knobs: &Knobs,
     id: u32,
-    (loan, heap): (Loan, Option<HeapOffset>),
+    into: OnePiece,
     len: u64,
     layer: Option<LayerId>,
 ) -> CooperativeTransfer {
     CooperativeTransfer {
         id,
-        address: loan.address() as u64,
-        heap: heap.map(|h| h.0),
+        address: into.loan.address() as u64,
+        heap: into.heap.map(|h| h.0),
         len,
         chunk: chunk_size(knobs, layer, len),
     }
@@ -119,7 +127,7 @@ impl Receiving {
                 return;
             };
             let range = self.transfer.range(chunk);
-            match reading.get(core, peer, range.offset, range.len) {
+            match reading.get(core, peer, range) {
                 Ok(()) => {
                     self.mine += 1;
                     self.read += range.len;

@@ -9,6 +9,7 @@ use crate::peer::{Peer, charge};
 use crate::request::{RequestId, Status};
 use crate::state::Core;
 use crate::state::lightweight::Phase;
+use crate::state::transfer::Transfer;
 use onecopy_btl::LayerId;
 
 /// Who receives a message.
@@ -22,6 +23,34 @@ pub(crate) enum Receiver<'r> {
     Request(RequestId),
     /// None any more: the receive is over.
     Gone,
+}
+
+/// A message that was received.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Message {
+    pub(crate) envelope: Envelope,
+    /// Its bytes. The receive may have room for fewer.
+    pub(crate) total: u64,
+}
+
+impl Message {
+    /// The message that a transfer receives.
+    pub(crate) fn of_transfer(transfer: &Transfer) -> Self {
+        Self {
+            envelope: transfer.envelope,
+            total: transfer.announcement.len,
+        }
+    }
+
+    /// What its receive says of it.
+    #[inline(always)]
+    pub(crate) fn status(self) -> Status {
+        Status {
+            source: self.envelope.source as usize,
+            tag: self.envelope.tag,
+            bytes: self.total as usize,
+        }
+    }
 }
 
 /// What a message leaves to be done when all of its bytes have come.
@@ -50,13 +79,13 @@ impl Ended {
     }
 }
 
-/// Ends a message of `total` bytes, and completes its receive. `written`: whether the bytes that fit are in the buffer.
+/// Ends a message, and completes its receive. `written`: whether the bytes that fit are in the buffer.
 #[inline(always)]
 pub(crate) fn deliver(
     core: &mut Core,
     peer: &mut Peer,
     receiver: Receiver<'_>,
-    message: (Envelope, u64),
+    message: Message,
     written: Result<()>,
     ended: Ended,
 ) {
@@ -74,64 +103,44 @@ pub(crate) fn deliver(
 pub(crate) fn deliver_own(
     core: &mut Core,
     receive: RequestId,
-    (envelope, total): (Envelope, u64),
+    message: Message,
     written: Result<()>,
 ) {
-    core.counters.count_from(core.me, LayerId::OWN, total);
-    let receiver = Receiver::Request(receive);
-    complete(core, receiver, (envelope, total), written);
+    core.counters
+        .count_from(core.me, LayerId::OWN, message.total);
+    complete(core, Receiver::Request(receive), message, written);
 }
 
-/// Completes the receive of a message of `total` bytes, of which those that fit were `written`.
+/// Completes the receive of a message, of which the bytes that fit were `written`.
 #[inline(always)]
-fn complete(
-    core: &mut Core,
-    receiver: Receiver<'_>,
-    (envelope, total): (Envelope, u64),
-    written: Result<()>,
-) {
+fn complete(core: &mut Core, receiver: Receiver<'_>, message: Message, written: Result<()>) {
     match receiver {
         Receiver::Lightweight(phase) => {
-            *phase = Phase::Over(status_of(envelope, total));
+            *phase = Phase::Over(message.status());
             core.requests.count_completed();
         }
-        Receiver::Request(id) => complete_request(core, id, (envelope, total), written),
+        Receiver::Request(id) => complete_request(core, id, message, written),
         Receiver::Call | Receiver::Gone => {}
     }
 }
 
 /// Out of line: short messages of calls and of lightweight receives are the hot ones.
 #[inline(never)]
-fn complete_request(
-    core: &mut Core,
-    id: RequestId,
-    (envelope, total): (Envelope, u64),
-    written: Result<()>,
-) {
+fn complete_request(core: &mut Core, id: RequestId, message: Message, written: Result<()>) {
     let Some(room) = core.requests.get(id).map(|request| request.len) else {
         return;
     };
     let result = match written {
-        Ok(()) if total > room => {
+        Ok(()) if message.total > room => {
             core.counters.truncations += 1;
             Err(Error::Truncated {
-                rank: envelope.source as usize,
-                tag: envelope.tag,
-                message: total,
+                rank: message.envelope.source as usize,
+                tag: message.envelope.tag,
+                message: message.total,
                 buffer: room,
             })
         }
-        written => written.map(|()| status_of(envelope, total)),
+        written => written.map(|()| message.status()),
     };
     core.requests.complete(id, result);
-}
-
-/// The status of a message of `total` bytes.
-#[inline(always)]
-pub(crate) fn status_of(envelope: Envelope, total: u64) -> Status {
-    Status {
-        source: envelope.source as usize,
-        tag: envelope.tag,
-        bytes: total as usize,
-    }
 }

@@ -9,9 +9,8 @@
 use crate::endpoint::Part;
 use crate::records::ChunkBody;
 use crate::request::{Request, RequestId, Requests};
-use crate::select::chunks::Chunks;
 use crate::state::stored::StoredBytes;
-use onecopy_shm::copy::Kernel;
+use onecopy_shm::coop::MessageRange;
 use onecopy_shm::layout::OutOfBounds;
 use onecopy_shm::loan::{LoanError, LoanTable};
 
@@ -35,20 +34,19 @@ impl<'d> Destination<'d> {
         requests.get(id).map_or(Self::Nowhere, Self::Request)
     }
 
-    /// Calls `read` for each piece of the `len` bytes from `offset` on, with the piece's offset among them. Bytes that
-    /// do not fit are dropped. An error: the buffer was withdrawn.
+    /// Calls `read` for each piece of a range of the message, with the piece's offset in the range. Bytes that do not
+    /// fit are dropped. An error: the buffer was withdrawn.
     #[inline(always)]
     pub(crate) fn fill(
         self,
         loans: &mut LoanTable,
-        offset: u64,
-        len: usize,
+        range: MessageRange,
         mut read: impl FnMut(usize, &mut [u8]),
     ) -> Result<(), LoanError> {
         match self {
-            Self::Call(out) => read(0, &mut out[offset as usize..][..len]),
-            Self::Request(request) => return fill_request(request, loans, (offset, len), read),
-            Self::StoredBytes(held) => return fill_held(held, (offset, len), read),
+            Self::Call(out) => read(0, &mut out[range.offset as usize..][..range.len as usize]),
+            Self::Request(request) => return fill_request(request, loans, range, read),
+            Self::StoredBytes(held) => return fill_held(held, range, read),
             Self::Nowhere => {}
         }
         Ok(())
@@ -60,12 +58,14 @@ impl<'d> Destination<'d> {
 fn fill_request(
     request: &Request,
     loans: &mut LoanTable,
-    (offset, len): (u64, usize),
+    range: MessageRange,
     mut read: impl FnMut(usize, &mut [u8]),
 ) -> Result<(), LoanError> {
-    let fitting_len = fitting(request.len, offset, len);
-    if fitting_len > 0 || len == 0 {
-        return request.buf.write(loans, offset, fitting_len, read);
+    let fitting_len = range.len.min(request.len.saturating_sub(range.offset));
+    if fitting_len > 0 || range.len == 0 {
+        return request
+            .buf
+            .write(loans, range.offset, fitting_len as usize, read);
     }
     // Behind the end of a buffer that is too short there is nothing to write. What names the bytes is checked all the
     // same.
@@ -77,15 +77,15 @@ fn fill_request(
 #[inline(never)]
 fn fill_held(
     held: &mut StoredBytes,
-    (offset, len): (u64, usize),
+    range: MessageRange,
     mut read: impl FnMut(usize, &mut [u8]),
 ) -> Result<(), LoanError> {
-    match held.extend(len) {
+    match held.extend(range.len as usize) {
         Some(room) => read(0, room),
         None => {
             return Err(LoanError::Outside {
-                offset: offset as usize,
-                len,
+                offset: range.offset as usize,
+                len: range.len as usize,
                 size: held.len(),
             });
         }
@@ -93,25 +93,18 @@ fn fill_held(
     Ok(())
 }
 
-/// How many of `len` bytes from `offset` on lie in a buffer of `room` bytes.
-#[inline(always)]
-fn fitting(room: u64, offset: u64, len: usize) -> usize {
-    (len as u64).min(room.saturating_sub(offset)) as usize
-}
-
-/// Reads a chunk to where its bytes go, or as much of it as has come. `from` copies from an offset of the chunk on, by
-/// a copy kernel. The inner error: the buffer was withdrawn. The outer one says what no correct peer would have sent.
+/// Reads a chunk to where its bytes go, or as much of it as has come. `from` copies from an offset of the chunk on. The
+/// inner error: the buffer was withdrawn. The outer one says what no correct peer would have sent.
 #[inline(always)]
 pub(crate) fn read_chunk(
-    (loans, chunks): (&mut LoanTable, &Chunks),
-    mut from: impl FnMut(usize, &mut [u8], Kernel) -> Result<(), OutOfBounds>,
+    loans: &mut LoanTable,
+    mut from: impl FnMut(usize, &mut [u8]) -> Result<(), OutOfBounds>,
     body: &ChunkBody,
     to: Destination<'_>,
 ) -> Result<Result<(), LoanError>, String> {
-    let kernel = chunks.kernel_out(body.total as usize);
     let mut failed = None;
-    let written = to.fill(loans, body.offset, body.piece as usize, |offset, out| {
-        if let Err(error) = from(offset, out, kernel) {
+    let written = to.fill(loans, body.range(), |offset, out| {
+        if let Err(error) = from(offset, out) {
             failed = Some(error);
         }
     });

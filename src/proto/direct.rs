@@ -7,9 +7,9 @@
 //! bytes travel is the protocols' business ([`eager`]).
 
 use super::control::pass;
-use super::deliver::{Ended, Receiver, deliver, status_of};
+use super::deliver::{Ended, Message, Receiver, deliver};
 use super::destination::{Destination, shown};
-use super::eager::{self, Chunked};
+use super::eager::{self, Chunked, EagerSend};
 use super::plan::{Outgoing, has_credit, plan, still_right};
 use super::rendezvous::mapped;
 use crate::endpoint::{ChunkDemand, Medium, MediumOp, Record};
@@ -84,7 +84,7 @@ fn send_slots(core: &mut Core, peer: &mut Peer, bits: MatchBits, bytes: &[u8]) -
     medium.run(|| Slots {
         core,
         peer,
-        meta: records::meta(bits.context, bits.tag),
+        message: EagerSend::new(bits, bytes.len()),
         bytes,
     })
 }
@@ -93,7 +93,7 @@ fn send_slots(core: &mut Core, peer: &mut Peer, bits: MatchBits, bytes: &[u8]) -
 struct Slots<'a> {
     core: &'a mut Core,
     peer: &'a mut Peer,
-    meta: u64,
+    message: EagerSend,
     bytes: &'a [u8],
 }
 
@@ -105,11 +105,10 @@ impl MediumOp for Slots<'_> {
         let Self {
             core,
             peer,
-            meta,
+            message,
             bytes,
         } = self;
-        let len = bytes.len();
-        let slots = eager::slots_of(len, false);
+        let slots = message.slots();
         let Some(to) = M::of(&mut peer.endpoint) else {
             return SendProgress::Later(None);
         };
@@ -117,9 +116,9 @@ impl MediumOp for Slots<'_> {
             return SendProgress::Later(Some(SendPlan::Slots));
         };
         // Bytes that the call itself has cannot be withdrawn.
-        let _ = eager::write_slots(&core.loans, room, None, meta, len, bytes);
+        let _ = message.write(&core.loans, room, bytes);
         let woke = to.notify();
-        eager::sent_slots(core, peer, slots, len, woke);
+        eager::sent_slots(core, peer, slots, message.len, woke);
         SendProgress::All
     }
 }
@@ -181,11 +180,12 @@ fn send_chunks(
             }
         }
     }
-    let meta = records::meta(bits.context, bits.tag);
-    match eager::put_chunks(core, peer, (meta, None), total, 0, bytes) {
-        (_, Chunked::Sent) => SendProgress::All,
-        (0, _) => later,
-        (sent, _) => SendProgress::Part(sent),
+    let message = EagerSend::new(bits, bytes.len());
+    let progress = eager::put_chunks(core, peer, message, 0, bytes);
+    match (progress.last, progress.sent) {
+        (Chunked::Sent, _) => SendProgress::All,
+        (_, 0) => later,
+        (_, sent) => SendProgress::Part(sent),
     }
 }
 
@@ -271,9 +271,12 @@ impl MediumOp for NextReceive<'_> {
 fn received(core: &mut Core, peer: &mut Peer, envelope: Envelope, ended: Ended) -> ReceiveProgress {
     peer.idle_polls = 0;
     core.counters.count_expected();
-    let message = (envelope, ended.bytes);
+    let message = Message {
+        envelope,
+        total: ended.bytes,
+    };
     deliver(core, peer, Receiver::Call, message, Ok(()), ended);
-    ReceiveProgress::All(status_of(envelope, ended.bytes))
+    ReceiveProgress::All(message.status())
 }
 
 /// Out of line: the registers are the short message's.
@@ -355,14 +358,17 @@ fn receive_chunks<M: Medium>(
         None => CHUNK_POLLS,
         Some(_) => CHUNK_CALLS,
     };
-    let (mut record, mut body) = (record, first);
+    let kernel = core.chunks.kernel_out(first.total as usize);
+    let mut next = ChunkRecord {
+        record,
+        body: first,
+    };
     loop {
-        let memory = (&mut core.loans, &core.chunks);
-        let read = |offset: usize, out: &mut [u8], kernel| {
-            from.read_chunk(body.chunk, offset, out, kernel)
-        };
+        let ChunkRecord { record, body } = next;
+        let read = |offset: usize, out: &mut [u8]| from.read_chunk(body.chunk, offset, out, kernel);
         let to = Destination::Call(out);
-        let Ok(taken) = eager::take_chunk(memory, read, &mut incoming, &body, to) else {
+        let loans = &mut core.loans;
+        let Ok(taken) = eager::take_chunk(loans, read, &mut incoming, &body, to) else {
             break;
         };
         pass(core, from, record, Some(body.chunk));
@@ -374,10 +380,10 @@ fn receive_chunks<M: Medium>(
                 Ended::eager(incoming.total, incoming.sync),
             );
         }
-        let Some(next) = next_chunk(from, polls) else {
+        let Some(found) = next_chunk(from, polls) else {
             break;
         };
-        (record, body) = next;
+        next = found;
     }
     if incoming.received == 0 {
         return ReceiveProgress::Nothing;
@@ -385,11 +391,17 @@ fn receive_chunks<M: Medium>(
     ReceiveProgress::Part(incoming)
 }
 
+/// A record that names a chunk.
+struct ChunkRecord {
+    record: Record,
+    body: ChunkBody,
+}
+
 /// Polls for the next chunk of a message. None: it does not come soon, or something else does.
-fn next_chunk<M: Medium>(from: &mut M, polls: usize) -> Option<(Record, ChunkBody)> {
+fn next_chunk<M: Medium>(from: &mut M, polls: usize) -> Option<ChunkRecord> {
     for _ in 0..polls {
         if let Some(record) = from.peek().ok()? {
-            return chunk_of(from, record).map(|body| (record, body));
+            return chunk_of(from, record).map(|body| ChunkRecord { record, body });
         }
         std::hint::spin_loop();
     }

@@ -20,9 +20,10 @@ use super::control::{claim, complete_send};
 use super::plan::SYNC_BYTES;
 use crate::endpoint::{RecordRoom, slots_for};
 use crate::error::Error;
+use crate::matching::MatchBits;
 use crate::peer::{Peer, charge};
 use crate::records::{self, Kind};
-use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
+use crate::request::{Request, RequestId, RequestState, SendPlan, UserBuf};
 use crate::state::Core;
 use onecopy_shm::loan::{LoanError, LoanTable};
 
@@ -92,33 +93,63 @@ impl Payload for UserBuf {
     }
 }
 
-/// Slots of a message of `len` bytes.
-#[inline(always)]
-pub(crate) fn slots_of(len: usize, sync: bool) -> usize {
-    slots_for(len + if sync { SYNC_BYTES } else { 0 })
+/// A message that is sent in slots or in chunks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EagerSend {
+    pub(crate) meta: u64,
+    /// Its bytes.
+    pub(crate) len: usize,
+    /// The request that waits to hear of its match.
+    pub(crate) sync: Option<RequestId>,
 }
 
-/// Writes a message of `len` bytes to the slots that were claimed for it, and publishes it. If its buffer was
-/// withdrawn, nothing is published.
-#[inline(always)]
-pub(crate) fn write_slots(
-    loans: &LoanTable,
-    mut room: impl RecordRoom,
-    sync: Option<RequestId>,
-    meta: u64,
-    len: usize,
-    from: &(impl Payload + ?Sized),
-) -> Result<(), LoanError> {
-    let (kind, skip) = match sync {
-        Some(id) => {
-            room.write(0, &id.0.to_le_bytes());
-            (Kind::EagerSync, SYNC_BYTES)
+impl EagerSend {
+    /// A message of `len` bytes that no request waits for.
+    #[inline(always)]
+    pub(crate) fn new(bits: MatchBits, len: usize) -> Self {
+        Self {
+            meta: records::meta(bits.context, bits.tag),
+            len,
+            sync: None,
         }
-        None => (Kind::Eager, 0),
-    };
-    from.write(loans, len, &mut room, skip)?;
-    room.publish(kind as u8, skip + len, meta);
-    Ok(())
+    }
+
+    /// The message of the request `id`.
+    #[inline]
+    fn of_request(id: RequestId, request: &Request) -> Self {
+        Self {
+            meta: records::meta(request.context, request.tag),
+            len: request.len as usize,
+            sync: request.sync.then_some(id),
+        }
+    }
+
+    /// How many slots it takes.
+    #[inline(always)]
+    pub(crate) fn slots(&self) -> usize {
+        slots_for(self.len + if self.sync.is_some() { SYNC_BYTES } else { 0 })
+    }
+
+    /// Writes it to the slots that were claimed for it, and publishes it. If its buffer was withdrawn, nothing is
+    /// published.
+    #[inline(always)]
+    pub(crate) fn write(
+        &self,
+        loans: &LoanTable,
+        mut room: impl RecordRoom,
+        from: &(impl Payload + ?Sized),
+    ) -> Result<(), LoanError> {
+        let (kind, skip) = match self.sync {
+            Some(id) => {
+                room.write(0, &id.0.to_le_bytes());
+                (Kind::EagerSync, SYNC_BYTES)
+            }
+            None => (Kind::Eager, 0),
+        };
+        from.write(loans, self.len, &mut room, skip)?;
+        room.publish(kind as u8, skip + self.len, self.meta);
+        Ok(())
+    }
 }
 
 /// A message in slots was published, and woke the peer or not.
@@ -141,22 +172,18 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
     let Some(request) = core.requests.get(id) else {
         return true;
     };
-    let (len, sync, meta) = (
-        request.len as usize,
-        request.sync,
-        records::meta(request.context, request.tag),
-    );
+    let message = EagerSend::of_request(id, request);
     let buf = request.buf.clone();
-    let slots = slots_of(len, sync);
+    let slots = message.slots();
     let Some(claim) = claim(core, peer, slots) else {
         return false;
     };
-    if write_slots(&core.loans, claim, sync.then_some(id), meta, len, &buf).is_err() {
+    if message.write(&core.loans, claim, &buf).is_err() {
         core.requests.complete(id, Err(Error::withdrawn(peer.rank)));
         return true;
     }
     let woke = peer.endpoint.notify();
-    sent_slots(core, peer, slots, len, woke);
+    sent_slots(core, peer, slots, message.len, woke);
     sent_all(core, peer, id, SendPlan::Slots);
     true
 }

@@ -155,9 +155,7 @@ fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), Strin
         return Ok(());
     };
     match cts.wanted {
-        CtsAction::Chunks { offset, len } => {
-            pipeline::wanted(core, peer, id, cts.transfer, offset, len)
-        }
+        CtsAction::Chunks(range) => pipeline::wanted(core, peer, id, cts.transfer, range),
         CtsAction::Join => {
             if let Some(announced) = peer.outbound.announced.iter_mut().find(|a| a.request == id) {
                 announced.asked_by = Some(cts.transfer);
@@ -247,16 +245,14 @@ pub(crate) fn accept(
         request.begin_receiving(&envelope);
     }
     match message {
-        UnexpectedMessage::Whole { bytes, sync } => {
-            eager::accept_whole(core, peer, envelope, (bytes, sync), id);
-        }
+        UnexpectedMessage::Whole(whole) => eager::accept_whole(core, peer, envelope, whole, id),
         UnexpectedMessage::Announced(announcement) => {
             let list = announcement.list_charge();
             peer.inbound.matched(list);
             give_credit(core, peer, list);
             rendezvous::start(core, transfers, peer, envelope, announcement, id)
         }
-        UnexpectedMessage::Partial { .. } | UnexpectedMessage::Own(_) => {
+        UnexpectedMessage::Partial(_) | UnexpectedMessage::Own(_) => {
             debug_assert!(false, "handled by the callers")
         }
     }

@@ -10,6 +10,7 @@ use onecopy_btl::link::Link;
 use onecopy_btl::rcache::Stats;
 use onecopy_btl::{CopyError, LayerId, RemoteRange};
 use onecopy_obs::{Counters, tracepoints};
+use onecopy_shm::coop::MessageRange;
 use std::io::IoSliceMut;
 use std::time::Instant;
 
@@ -109,31 +110,34 @@ pub(crate) struct Reading<'r> {
 }
 
 impl Reading<'_> {
-    /// Reads `len` bytes from `offset` on.
+    /// Reads a range of it.
     pub(crate) fn get(
         &self,
         core: &mut Core,
         peer: &Peer,
-        offset: u64,
-        len: u64,
+        range: MessageRange,
     ) -> Result<(), CopyError> {
         let Some(found) = core.requests.get(self.request) else {
             return Ok(());
         };
+        let MessageRange { offset, len } = range;
         let (counters, layer) = (&mut core.counters, self.layer);
         let result = match (&found.buf, self.remote) {
-            (UserBuf::One(loan), Remote::One(range)) => {
-                let range = [range.part(offset, len)];
+            (UserBuf::One(loan), Remote::One(from)) => {
+                let from = [from.part(offset, len)];
                 let offset = offset as usize;
                 core.loans.write(*loan, offset, len as usize, |out| {
                     let out = &mut [IoSliceMut::new(out)];
-                    read(counters, &peer.link, layer, &range, out)
+                    read(counters, &peer.link, layer, &from, out)
                 })
             }
             (UserBuf::Staged(buffer), remote) => {
                 let mut read_all = Ok(());
                 let taken = buffer.take(offset, len as usize, |at, out| {
-                    let ranges = remote.ranges(offset + at as u64, out.len() as u64);
+                    let ranges = remote.ranges(MessageRange {
+                        offset: offset + at as u64,
+                        len: out.len() as u64,
+                    });
                     if read_all.is_ok() {
                         let out = &mut [IoSliceMut::new(out)];
                         read_all = read(counters, &peer.link, layer, &ranges, out);
@@ -142,7 +146,7 @@ impl Reading<'_> {
                 taken.map(|()| read_all)
             }
             (buf, remote) => {
-                let (ranges, pieces) = (remote.ranges(offset, len), buf.pieces(offset, len));
+                let (ranges, pieces) = (remote.ranges(range), buf.pieces(offset, len));
                 core.loans.write_many(&pieces, |out| {
                     read(counters, &peer.link, layer, &ranges, out)
                 })

@@ -36,7 +36,7 @@ fn flush_outbox(core: &mut Core, peer: &mut Peer) -> bool {
             continue;
         };
         let (sync, context, len) = (request.sync, request.context, request.len);
-        let plan = plan::plan_request(core, peer, (id, len), plan);
+        let plan = plan::plan_request(core, peer, id, len, plan);
         let begins = !matches!(plan, SendPlan::Chunks { sent: 1.. });
         let asks = sync || matches!(plan, SendPlan::Announced { .. } | SendPlan::Stalled);
         if begins && peer.outbound.must_hold(context, asks) {

@@ -3,7 +3,7 @@
 //! later. If a buffer is staged, the message is a [`Transfer`] that moves by pieces, as devices have them.
 
 use super::control::complete_send;
-use super::deliver::deliver_own;
+use super::deliver::{Message, deliver_own};
 use super::eager;
 use super::layers::declined;
 use crate::error::Error;
@@ -12,7 +12,7 @@ use crate::request::{
     LoanRange, OfferedBy, RequestId, RequestState, SendPlan, StagedBuf, Taken, UserBuf,
 };
 use crate::state::UnexpectedMessage;
-use crate::state::message::{Announcement, Remote};
+use crate::state::message::{Announcement, Remote, WholeMessage};
 use crate::state::transfer::{Mode, OwnSend, Transfer, Transfers};
 use crate::state::{Core, Receives};
 use onecopy_shm::coop::MessageRange;
@@ -77,7 +77,7 @@ fn buffer(core: &mut Core, receives: &mut Receives, envelope: Envelope, id: Requ
     receives.keep_unexpected(
         core,
         envelope,
-        UnexpectedMessage::Whole { bytes, sync: None },
+        UnexpectedMessage::Whole(WholeMessage { bytes, sync: None }),
     );
     complete_send(core, id);
 }
@@ -94,12 +94,13 @@ pub(crate) fn accept(
         request.begin_receiving(&envelope);
     }
     match message {
-        UnexpectedMessage::Whole { bytes, .. } => {
-            let (len, written) = eager::hand_over(core, receive, bytes);
-            deliver_own(core, receive, (envelope, len), written);
+        UnexpectedMessage::Whole(WholeMessage { bytes, .. }) => {
+            let total = bytes.len() as u64;
+            let written = eager::hand_over(core, receive, bytes);
+            deliver_own(core, receive, Message { envelope, total }, written);
         }
         UnexpectedMessage::Own(send) => move_bytes(core, transfers, envelope, send, receive),
-        UnexpectedMessage::Partial { .. } | UnexpectedMessage::Announced(_) => {
+        UnexpectedMessage::Partial(_) | UnexpectedMessage::Announced(_) => {
             debug_assert!(false, "a rank announces nothing to itself")
         }
     }
@@ -120,31 +121,20 @@ fn move_bytes(
     let total = from.len;
     let n = total.min(to.len);
     if from.buf.staged().is_some() || to.buf.staged().is_some() {
-        let whole = MessageRange { offset: 0, len: n };
-        let remaining = if n == 0 { Vec::new() } else { vec![whole] };
         let direct = accept_whole(&from.buf, &to.buf, n);
         if direct.is_none() {
             ask(&from.buf, &to.buf, 0..n);
         }
+        let announcement = Announcement {
+            len: total,
+            request: send.0,
+            remote: Remote::Unknown,
+            coop_id: 0,
+        };
+        let mode = Mode::Own(OwnSend { send, direct });
         transfers.insert(Transfer {
-            request: receive,
-            peer: core.me,
-            envelope,
-            announcement: Announcement {
-                len: total,
-                request: send.0,
-                remote: Remote::Unknown,
-                coop_id: 0,
-            },
-            len: n,
-            remaining,
-            mode: Mode::Own(OwnSend { send, direct }),
-            layer: None,
-            written: None,
-            timed: None,
-            asked: false,
-            unread: false,
-            generation: 0,
+            mode,
+            ..Transfer::new(receive, envelope, announcement, n)
         });
         return;
     }
@@ -154,7 +144,7 @@ fn move_bytes(
         false => Err(Error::withdrawn(core.me)),
     };
     core.counters.bytes_sent += total;
-    deliver_own(core, receive, (envelope, total), written);
+    deliver_own(core, receive, Message { envelope, total }, written);
     complete_send(core, send);
 }
 
@@ -225,8 +215,7 @@ pub(crate) fn step(core: &mut Core, transfer: &mut Transfer) -> OwnStep {
     }
     let Some(left) = transfer.remaining.pop() else {
         core.counters.bytes_sent += transfer.announcement.len;
-        let message = (transfer.envelope, transfer.announcement.len);
-        deliver_own(core, receive, message, Ok(()));
+        deliver_own(core, receive, Message::of_transfer(transfer), Ok(()));
         complete_send(core, send);
         return OwnStep::Over;
     };

@@ -11,20 +11,21 @@ use crate::records::{ChunkBody, Kind};
 use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
 use crate::state::transfer::Transfers;
+use onecopy_shm::coop::MessageRange;
 
-/// The receiver wants `len` bytes from `offset` on.
+/// The receiver wants a range of an announced message.
 pub(crate) fn wanted(
     core: &mut Core,
     peer: &mut Peer,
     id: RequestId,
     transfer: u64,
-    offset: u64,
-    len: u64,
+    range: MessageRange,
 ) -> Result<(), String> {
     let Some(request) = core.requests.get_mut(id) else {
         return Ok(());
     };
     let total = request.len;
+    let MessageRange { offset, len } = range;
     let end = offset
         .checked_add(len)
         .filter(|&end| end <= total && len > 0);
@@ -188,10 +189,9 @@ pub(crate) fn arrive(
     let last = piped.next == piped.end;
     let to = Destination::of_request(&core.requests, request);
     let endpoint = &mut peer.endpoint;
-    let from = |offset: usize, out: &mut [u8], kernel| {
-        endpoint.read_chunk(body.chunk, offset, out, kernel)
-    };
-    let written = read_chunk((&mut core.loans, &core.chunks), from, body, to)?;
+    let kernel = core.chunks.kernel_out(body.total as usize);
+    let from = |offset: usize, out: &mut [u8]| endpoint.read_chunk(body.chunk, offset, out, kernel);
+    let written = read_chunk(&mut core.loans, from, body, to)?;
     if written.is_err() {
         let withdrawn = Err(Error::withdrawn(peer.rank));
         core.requests.complete(request, withdrawn);

@@ -86,7 +86,8 @@ pub(crate) fn still_right(core: &Core, peer: &mut Peer, len: u64, decided: SendP
 pub(crate) fn plan_request(
     core: &mut Core,
     peer: &mut Peer,
-    (id, len): (RequestId, u64),
+    id: RequestId,
+    len: u64,
     decided: Option<SendPlan>,
 ) -> SendPlan {
     match decided {

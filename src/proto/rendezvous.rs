@@ -14,8 +14,8 @@ mod rdma_read;
 pub(crate) use announce::{announce, announce_at_once, announced};
 
 use super::control::{reply, send_fin};
-use super::coop::{self, ReceiveStep};
-use super::deliver::{Ended, Receiver, deliver};
+use super::coop::{self, OnePiece, ReceiveStep};
+use super::deliver::{Ended, Message, Receiver, deliver};
 use super::layers::{Reading, demote};
 use super::own::{self, OwnStep};
 use crate::error::Error;
@@ -28,14 +28,13 @@ use crate::select::decide::{Facts, decide};
 use crate::select::observed::{self, Rival};
 use crate::state::Core;
 use crate::state::message::{Announcement, Remote};
-use crate::state::transfer::{Mode, Piped, Receiving, Transfer, Transfers};
+use crate::state::transfer::{Mode, Piped, Receiving, Timed, Transfer, Transfers, Written};
 use onecopy_btl::link::Link;
 use onecopy_btl::registry::Power;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_obs::tracepoints;
 use onecopy_shm::coop::MessageRange;
 use onecopy_shm::copy::is_slow_for_strings;
-use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
 use std::time::Instant;
 
@@ -63,24 +62,7 @@ pub(crate) fn start(
     }
     let from = peer.rank as usize;
     tracepoints::rendezvous_matched(from, from, announcement.request, announcement.len);
-    let whole = MessageRange { offset: 0, len };
-    let remaining = if len == 0 { Vec::new() } else { vec![whole] };
-    let transfer = Transfer {
-        request: id,
-        peer: peer.rank,
-        envelope,
-        announcement,
-        len,
-        remaining,
-        mode: Mode::Choose,
-        layer: None,
-        written: None,
-        timed: None,
-        asked: false,
-        unread: false,
-        generation: 0,
-    };
-    let index = transfers.insert(transfer);
+    let index = transfers.insert(Transfer::new(id, envelope, announcement, len));
     step(core, transfers, peer, index);
 }
 
@@ -171,9 +153,9 @@ fn step(core: &mut Core, transfers: &mut Transfers, peer: &mut Peer, index: usiz
 fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfer) -> Stepped {
     match &mut transfer.mode {
         Mode::Choose => {
-            if let Some((rival, bytes, begun)) = transfer.timed.take() {
-                let now = Instant::now();
-                peer.policy.observed.transferred(rival, bytes, begun, now);
+            if let Some(timed) = transfer.timed.take() {
+                let observed = &mut peer.policy.observed;
+                observed.transferred(timed.rival, timed.bytes, timed.begun, Instant::now());
             }
             let Some(&range) = transfer.remaining.last() else {
                 return Stepped::Over;
@@ -259,7 +241,7 @@ fn get(core: &mut Core, peer: &mut Peer, transfer: &mut Transfer, layer: LayerId
         remote: &transfer.announcement.remote,
         layer,
     };
-    match reading.get(core, peer, range.offset, n) {
+    match reading.get(core, peer, range.first(n)) {
         Ok(()) if n < range.len => {
             transfer.remaining.push(range.skip(n));
             Stepped::Rests { moved: true }
@@ -296,8 +278,9 @@ fn copied_together(
         ReceiveStep::Over { left, written } => {
             transfer.remaining.pop();
             if written > 0 {
-                let by = writer(&peer.link, &ReceiveBuffer::of(core, transfer.request));
-                transfer.written = Some((by, written));
+                let layer = writer(&peer.link, &ReceiveBuffer::of(core, transfer.request));
+                let bytes = written;
+                transfer.written = Some(Written { layer, bytes });
             }
             if !left.is_empty() {
                 transfer.timed = None;
@@ -315,8 +298,7 @@ struct TransferFacts<'t> {
     /// No other message of the pair uses the block.
     block_free: bool,
     transfer: &'t Transfer,
-    offset: u64,
-    len: u64,
+    range: MessageRange,
     /// A device of this rank can read it.
     is_shown: bool,
     /// The buffer of the receive is in one piece, and lies in this rank's heap.
@@ -329,12 +311,10 @@ struct TransferFacts<'t> {
 impl TransferFacts<'_> {
     fn reaches(&self, layer: LayerId) -> bool {
         let can_get = |range| self.link.can_get(layer, range);
-        match &self.transfer.announcement.remote {
+        let remote = &self.transfer.announcement.remote;
+        match remote {
             Remote::One(range) => can_get(range),
-            Remote::Many(_) => {
-                let remote = &self.transfer.announcement.remote;
-                remote.ranges(self.offset, self.len).iter().all(can_get)
-            }
+            Remote::Many(_) => remote.ranges(self.range).iter().all(can_get),
             Remote::Unknown | Remote::Offered(_) => false,
         }
     }
@@ -348,7 +328,7 @@ impl Facts for TransferFacts<'_> {
     fn is_read_by(&self, layer: LayerId) -> bool {
         self.reaches(layer)
             && match layer.power() {
-                Power::Attach => has_earned(self.link, layer, self.transfer, self.offset, self.len),
+                Power::Attach => has_earned(self.link, layer, self.transfer, self.range),
                 Power::Copy => !self.calls_are_slow,
                 _ => true,
             }
@@ -362,8 +342,7 @@ impl Facts for TransferFacts<'_> {
         self.in_one_piece
             && self.block_free
             && self.transfer.announcement.coop_id != 0
-            && self.offset == 0
-            && self.len == self.transfer.len
+            && self.range == MessageRange::whole(self.transfer.len)
     }
 }
 
@@ -385,22 +364,26 @@ fn begin(
     // A device's times say nothing of the two ways.
     transfer.timed = rival(protocol)
         .filter(|_| len >= observed::MIN && !into.is_staged)
-        .map(|rival| (rival, len, Instant::now()));
+        .map(|rival| Timed {
+            rival,
+            bytes: len,
+            begun: Instant::now(),
+        });
     transfer.layer = layer_of(protocol, &peer.link, &into);
     let ask = CtsRoute {
         request: message,
         transfer: number,
     };
-    transfer.mode = match (protocol, into.loan, reading) {
+    transfer.mode = match (protocol, into.place, reading) {
         (ReceiveProtocol::Read, _, Some(reading)) => {
             core.counters.lane_reads += u64::from(offset == 0);
             Mode::RdmaRead(reading)
         }
         (ReceiveProtocol::Get(layer), ..) => Mode::Get(layer),
-        (ReceiveProtocol::Cooperative { reader, ask: asks }, Some(loan), _) => {
+        (ReceiveProtocol::Cooperative { reader, ask: asks }, Some(place), _) => {
             transfer.asked = true;
             let id = transfer.announcement.coop_id;
-            let block = coop::block(&core.knobs, id, (loan, into.heap), len, reader);
+            let block = coop::block(&core.knobs, id, place, len, reader);
             let receiving = Receiving::open(peer, block, reader);
             if asks {
                 ask.send(core, peer, CtsAction::Join);
@@ -412,7 +395,7 @@ fn begin(
             ..,
         ) => {
             peer.endpoint.expect_no_answer();
-            ask.send(core, peer, CtsAction::Chunks { offset, len });
+            ask.send(core, peer, CtsAction::Chunks(range));
             Mode::Pipe(Piped {
                 next: offset,
                 end: range.end(),
@@ -425,7 +408,7 @@ fn begin(
 fn choose(
     peer: &mut Peer,
     transfer: &Transfer,
-    MessageRange { offset, len }: MessageRange,
+    range: MessageRange,
     into: &ReceiveBuffer,
     is_shown: bool,
 ) -> ReceiveProtocol {
@@ -433,16 +416,15 @@ fn choose(
         link: &peer.link,
         block_free: peer.inbound.coop_in_use.is_none() && peer.endpoint.shares_memory(),
         transfer,
-        offset,
-        len,
+        range,
         is_shown,
-        in_one_piece: into.loan.is_some(),
-        in_heap: into.heap.is_some(),
+        in_one_piece: into.place.is_some(),
+        in_heap: into.place.is_some_and(|place| place.heap.is_some()),
         calls_are_slow: !peer.policy.observed.is_fixed()
             && into.is_slow_for_strings(&transfer.announcement.remote),
     };
     decide(
-        len,
+        range.len,
         &facts,
         &peer.policy.thresholds,
         &mut peer.policy.observed,
@@ -470,10 +452,8 @@ impl CtsRoute {
 
 /// The buffer of a receive.
 struct ReceiveBuffer {
-    /// The loan of the buffer, if it is in one piece.
-    loan: Option<Loan>,
-    /// Where in this rank's heap that is, if it lies there.
-    heap: Option<HeapOffset>,
+    /// Where it is, if it is in one piece.
+    place: Option<OnePiece>,
     /// Whether its bytes are staged.
     is_staged: bool,
 }
@@ -485,19 +465,21 @@ impl ReceiveBuffer {
             Some(UserBuf::One(loan)) => Some(*loan),
             _ => None,
         };
-        let heap = loan.and_then(|loan| core.home.heap_offset_of(loan.address(), loan.len()));
-        Self {
+        let place = |loan: Loan| OnePiece {
             loan,
-            heap,
+            heap: core.home.heap_offset_of(loan.address(), loan.len()),
+        };
+        Self {
+            place: loan.map(place),
             is_staged: request.is_some_and(|request| request.buf.staged().is_some()),
         }
     }
 
     /// Whether the string instruction, by which the kernel copies, is slow between the message and this buffer.
     fn is_slow_for_strings(&self, remote: &Remote) -> bool {
-        match (self.loan, remote) {
+        match (self.place, remote) {
             (Some(to), Remote::One(from)) => {
-                is_slow_for_strings(to.address(), from.address as usize)
+                is_slow_for_strings(to.loan.address(), from.address as usize)
             }
             _ => false,
         }
@@ -506,11 +488,11 @@ impl ReceiveBuffer {
 
 /// The layer by which a sender that copies writes here: the same by which this rank would write there.
 fn writer(link: &Link, into: &ReceiveBuffer) -> LayerId {
-    let range = into.loan.map(|loan| RemoteRange {
-        address: loan.address() as u64,
-        heap: into.heap,
+    let range = into.place.map(|place| RemoteRange {
+        address: place.loan.address() as u64,
+        heap: place.heap,
         region: None,
-        len: loan.len() as u64,
+        len: place.loan.len() as u64,
     });
     let by = range.and_then(|range| link.putter(&range));
     by.unwrap_or(LayerId::CALL)
@@ -521,7 +503,7 @@ fn layer_of(protocol: ReceiveProtocol, link: &Link, into: &ReceiveBuffer) -> Opt
     match protocol {
         ReceiveProtocol::Get(layer) => Some(layer),
         ReceiveProtocol::Cooperative { reader, .. } => into
-            .loan
+            .place
             .map(|_| reader.unwrap_or_else(|| writer(link, into))),
         ReceiveProtocol::Pipeline | ReceiveProtocol::Read => None,
     }
@@ -542,11 +524,11 @@ fn rival(protocol: ReceiveProtocol) -> Option<Rival> {
 
 /// Whether what is left of a transfer has earned to be attached. If so, it is attached now, in as few windows as
 /// possible.
-fn has_earned(link: &Link, layer: LayerId, transfer: &Transfer, offset: u64, len: u64) -> bool {
+fn has_earned(link: &Link, layer: LayerId, transfer: &Transfer, range: MessageRange) -> bool {
     let Some(attaching) = link.attaching(layer) else {
         return false;
     };
-    let ranges = transfer.announcement.remote.ranges(offset, len);
+    let ranges = transfer.announcement.remote.ranges(range);
     let mut all = ranges.iter();
     let earned = all.all(|range| attaching.earned(range, transfer.len));
     if earned {
@@ -556,9 +538,11 @@ fn has_earned(link: &Link, layer: LayerId, transfer: &Transfer, offset: u64, len
 }
 
 fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
-    // By which way the sender wrote, and how much this rank took itself.
-    let (by, written) = transfer.written.unzip();
-    let taken = transfer.len.saturating_sub(written.unwrap_or(0));
+    // How much this rank took itself.
+    let written = transfer.written;
+    let taken = transfer
+        .len
+        .saturating_sub(written.map_or(0, |by_peer| by_peer.bytes));
     let ended = Ended {
         bytes: taken,
         credit: 0,
@@ -566,16 +550,16 @@ fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
         layer: if taken > 0 {
             transfer.layer
         } else {
-            by.or(transfer.layer)
+            written.map(|by_peer| by_peer.layer).or(transfer.layer)
         },
     };
-    if let (Some(by), Some(written)) = (by, written) {
-        core.counters.count_part(peer.rank, by, written);
+    if let Some(Written { layer, bytes }) = written {
+        core.counters.count_part(peer.rank, layer, bytes);
     }
     let from = peer.rank as usize;
     let number = transfer.announcement.request;
     tracepoints::rendezvous_done(from, from, number, transfer.len);
-    let message = (transfer.envelope, transfer.announcement.len);
     let receiver = Receiver::Request(transfer.request);
+    let message = Message::of_transfer(transfer);
     deliver(core, peer, receiver, message, Ok(()), ended);
 }

@@ -6,33 +6,45 @@ use crate::peer::charge;
 use crate::records::LIST_ENTRY;
 use crate::request::{RequestId, Requests};
 use onecopy_btl::RemoteRange;
+use onecopy_shm::coop::MessageRange;
 
 /// A message that came before its receive.
 #[derive(Debug)]
 pub(crate) enum UnexpectedMessage {
-    /// All of its bytes. `sync`: the sender's request that wants to know of the match.
-    Whole {
-        bytes: StoredBytes,
-        sync: Option<u64>,
-    },
-    /// Its first bytes; the rest is under way.
-    Partial { bytes: StoredBytes, total: u64 },
+    Whole(WholeMessage),
+    Partial(PartialMessage),
     /// Its announcement.
     Announced(Announcement),
     /// Sent by this rank to itself, and too long to be buffered.
     Own(RequestId),
 }
 
+/// All bytes of a message.
+#[derive(Debug)]
+pub(crate) struct WholeMessage {
+    pub(crate) bytes: StoredBytes,
+    /// The sender's request that wants to know of the match.
+    pub(crate) sync: Option<u64>,
+}
+
+/// The first bytes of a message, the rest of which is under way.
+#[derive(Debug)]
+pub(crate) struct PartialMessage {
+    pub(crate) bytes: StoredBytes,
+    /// How many there will be.
+    pub(crate) total: u64,
+}
+
 impl UnexpectedMessage {
     /// Whether nothing more is needed of the sender.
     pub(crate) fn is_whole(&self) -> bool {
-        matches!(self, Self::Whole { .. } | Self::Own(_))
+        matches!(self, Self::Whole(_) | Self::Own(_))
     }
 
     pub(crate) fn len(&self, requests: &Requests) -> u64 {
         match self {
-            Self::Whole { bytes, .. } => bytes.len() as u64,
-            Self::Partial { total, .. } => *total,
+            Self::Whole(whole) => whole.bytes.len() as u64,
+            Self::Partial(partial) => partial.total,
             Self::Announced(announcement) => announcement.len,
             Self::Own(id) => requests.get(*id).map_or(0, |request| request.len),
         }
@@ -62,8 +74,9 @@ impl Remote {
         }
     }
 
-    pub(crate) fn ranges(&self, offset: u64, len: u64) -> Vec<RemoteRange> {
-        let (mut skip, mut left) = (offset, len);
+    /// Where a range of the message is.
+    pub(crate) fn ranges(&self, range: MessageRange) -> Vec<RemoteRange> {
+        let (mut skip, mut left) = (range.offset, range.len);
         let all = match self {
             Self::One(range) => std::slice::from_ref(range),
             Self::Many(ranges) => ranges,

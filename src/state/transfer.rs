@@ -88,15 +88,61 @@ pub(crate) struct Transfer {
     pub(crate) mode: Mode,
     /// The layer by which its last bytes come; none: what carries records.
     pub(crate) layer: Option<LayerId>,
-    /// How the sender has written here, and how many bytes.
-    pub(crate) written: Option<(LayerId, u64)>,
-    /// What is being timed: the way, its bytes, its beginning.
-    pub(crate) timed: Option<(Rival, u64, Instant)>,
+    /// What the sender has written here.
+    pub(crate) written: Option<Written>,
+    /// What is being timed.
+    pub(crate) timed: Option<Timed>,
     /// The sender was asked to copy once already.
     pub(crate) asked: bool,
     /// A device has failed to read it.
     pub(crate) unread: bool,
     pub(crate) generation: u32,
+}
+
+impl Transfer {
+    /// Of the first `len` bytes of a message into the buffer of `request`. All is still to do.
+    pub(crate) fn new(
+        request: RequestId,
+        envelope: Envelope,
+        announcement: Announcement,
+        len: u64,
+    ) -> Self {
+        let remaining = match len {
+            0 => Vec::new(),
+            _ => vec![MessageRange::whole(len)],
+        };
+        Self {
+            request,
+            peer: envelope.source,
+            envelope,
+            announcement,
+            len,
+            remaining,
+            mode: Mode::Choose,
+            layer: None,
+            written: None,
+            timed: None,
+            asked: false,
+            unread: false,
+            generation: 0,
+        }
+    }
+}
+
+/// What a sender has written into the buffer of a receive.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Written {
+    pub(crate) layer: LayerId,
+    pub(crate) bytes: u64,
+}
+
+/// A range whose time is taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timed {
+    /// The way that it goes.
+    pub(crate) rival: Rival,
+    pub(crate) bytes: u64,
+    pub(crate) begun: Instant,
 }
 
 /// All transfers of an engine.

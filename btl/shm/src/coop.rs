@@ -86,6 +86,13 @@ pub struct MessageRange {
 }
 
 impl MessageRange {
+    /// All bytes of a message of `len` bytes.
+    #[inline]
+    #[must_use]
+    pub fn whole(len: u64) -> Self {
+        Self { offset: 0, len }
+    }
+
     /// Where in the message they end.
     #[inline]
     #[must_use]

@@ -2,7 +2,7 @@
 //! Receiving eager messages: into the buffer of the receive that waits for them, or to where they wait for one. A
 //! message that comes in chunks is matched when its first chunk comes.
 
-use super::super::deliver::{Ended, Receiver, deliver};
+use super::super::deliver::{Ended, Message, Receiver, deliver};
 use super::super::destination::{Destination, read_chunk};
 use super::super::plan::SYNC_BYTES;
 use crate::endpoint::Record;
@@ -11,11 +11,12 @@ use crate::matching::{Envelope, Unexpected};
 use crate::peer::{Incoming, Peer, Target, charge};
 use crate::records::{ChunkBody, Kind};
 use crate::request::RequestId;
-use crate::select::chunks::Chunks;
 use crate::state::UnexpectedMessage;
 use crate::state::lightweight::PostedReceive;
+use crate::state::message::{PartialMessage, WholeMessage};
 use crate::state::stored::StoredBytes;
 use crate::state::{Core, Receives};
+use onecopy_shm::coop::MessageRange;
 use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::layout::OutOfBounds;
 use onecopy_shm::loan::{LoanError, LoanTable};
@@ -45,11 +46,15 @@ pub(crate) fn whole(
         skip = SYNC_BYTES;
     }
     let len = record.len - skip;
+    let whole = MessageRange::whole(len as u64);
     let endpoint = &peer.endpoint;
     let read = |offset: usize, out: &mut [u8]| endpoint.read(record, skip + offset, out);
     if let Some(waiting) = receives.match_posted(core, &envelope) {
         let ended = Ended::eager(len as u64, sync);
-        let message = (envelope, len as u64);
+        let message = Message {
+            envelope,
+            total: len as u64,
+        };
         if let PostedReceive::Lightweight(slot) = waiting {
             let read = |out: &mut [u8]| {
                 read(0, out);
@@ -70,7 +75,7 @@ pub(crate) fn whole(
             ),
             None => (Destination::Nowhere, Receiver::Gone),
         };
-        let written = to.fill(&mut core.loans, 0, len, read);
+        let written = to.fill(&mut core.loans, whole, read);
         let written = written.map_err(|_| Error::withdrawn(peer.rank));
         deliver(core, peer, receiver, message, written, ended);
         return Ok(());
@@ -78,9 +83,10 @@ pub(crate) fn whole(
     peer.inbound.hold(&core.knobs, len as u64)?;
     core.counters.hold_unexpected(len as u64);
     let mut bytes = core.buffers.place_to_hold(len);
-    let held = Destination::StoredBytes(&mut bytes).fill(&mut core.loans, 0, len, read);
+    let held = Destination::StoredBytes(&mut bytes).fill(&mut core.loans, whole, read);
     held.map_err(|error| error.to_string())?;
-    receives.keep_unexpected(core, envelope, UnexpectedMessage::Whole { bytes, sync });
+    let message = UnexpectedMessage::Whole(WholeMessage { bytes, sync });
+    receives.keep_unexpected(core, envelope, message);
     Ok(())
 }
 
@@ -111,7 +117,10 @@ pub(crate) fn first_chunk(
         if let Some(phase) = filled {
             let receiver = Receiver::Lightweight(phase);
             let ended = Ended::eager(body.total, incoming.sync);
-            let message = (envelope, body.total);
+            let message = Message {
+                envelope,
+                total: body.total,
+            };
             deliver(core, peer, receiver, message, Ok(()), ended);
             return Ok(());
         }
@@ -147,11 +156,8 @@ fn begin(
             peer.inbound.hold(&core.knobs, total)?;
             core.counters.hold_unexpected(total);
             let bytes = core.buffers.place_to_hold(total as usize);
-            Target::Entry(receives.keep_unexpected(
-                core,
-                envelope,
-                UnexpectedMessage::Partial { bytes, total },
-            ))
+            let message = UnexpectedMessage::Partial(PartialMessage { bytes, total });
+            Target::Entry(receives.keep_unexpected(core, envelope, message))
         }
     };
     peer.inbound.incoming = Some(incoming);
@@ -171,14 +177,14 @@ pub(crate) struct TakenChunk {
 /// what no correct peer would have sent.
 #[inline(always)]
 pub(crate) fn take_chunk(
-    memory: (&mut LoanTable, &Chunks),
-    from: impl FnMut(usize, &mut [u8], Kernel) -> std::result::Result<(), OutOfBounds>,
+    loans: &mut LoanTable,
+    from: impl FnMut(usize, &mut [u8]) -> std::result::Result<(), OutOfBounds>,
     incoming: &mut Incoming,
     body: &ChunkBody,
     to: Destination<'_>,
 ) -> std::result::Result<TakenChunk, String> {
     incoming.check(body)?;
-    let written = read_chunk(memory, from, body, to)?;
+    let written = read_chunk(loans, from, body, to)?;
     let last = incoming.came(body);
     Ok(TakenChunk { written, last })
 }
@@ -196,17 +202,15 @@ pub(crate) fn next_chunk(
     let to = match incoming.target {
         Target::Request(id) => Destination::of_request(&core.requests, id),
         Target::Entry(entry) => match receives.unexpected.get_mut(entry) {
-            UnexpectedMessage::Partial { bytes, .. } => Destination::StoredBytes(bytes),
+            UnexpectedMessage::Partial(partial) => Destination::StoredBytes(&mut partial.bytes),
             _ => Destination::Nowhere,
         },
         Target::Nowhere => Destination::Nowhere,
     };
     let endpoint = &mut peer.endpoint;
-    let from = |offset: usize, out: &mut [u8], kernel| {
-        endpoint.read_chunk(body.chunk, offset, out, kernel)
-    };
-    let TakenChunk { written, last } =
-        take_chunk((&mut core.loans, &core.chunks), from, incoming, body, to)?;
+    let kernel = core.chunks.kernel_out(body.total as usize);
+    let from = |offset: usize, out: &mut [u8]| endpoint.read_chunk(body.chunk, offset, out, kernel);
+    let TakenChunk { written, last } = take_chunk(&mut core.loans, from, incoming, body, to)?;
     match (incoming.target, &written) {
         (Target::Request(id), Err(_)) => {
             core.requests.complete(id, Err(Error::withdrawn(peer.rank)));
@@ -227,7 +231,10 @@ fn all_came(
     peer: &mut Peer,
     incoming: &Incoming,
 ) {
-    let message = (incoming.envelope, incoming.total);
+    let message = Message {
+        envelope: incoming.envelope,
+        total: incoming.total,
+    };
     let ended = Ended::eager(incoming.total, incoming.sync);
     match incoming.target {
         // If its buffer was withdrawn, it is complete already.
@@ -237,12 +244,12 @@ fn all_came(
         }
         Target::Entry(entry) => {
             let message = unexpected.get_mut(entry);
-            if let UnexpectedMessage::Partial { bytes, .. } = message {
-                let bytes = std::mem::replace(bytes, StoredBytes::Short(Vec::new()));
-                *message = UnexpectedMessage::Whole {
+            if let UnexpectedMessage::Partial(partial) = message {
+                let bytes = std::mem::replace(&mut partial.bytes, StoredBytes::Short(Vec::new()));
+                *message = UnexpectedMessage::Whole(WholeMessage {
                     bytes,
                     sync: incoming.sync,
-                };
+                });
                 unexpected.count();
             }
         }
@@ -256,17 +263,17 @@ pub(crate) fn adopt(
     peer: &mut Peer,
     envelope: Envelope,
     id: RequestId,
-    (bytes, total): (StoredBytes, u64),
+    partial: PartialMessage,
 ) {
     if let Some(request) = core.requests.get_mut(id) {
         request.begin_receiving(&envelope);
     }
-    if let Err(error) = copy_held(core, id, &bytes) {
+    if let Err(error) = copy_held(core, id, &partial.bytes) {
         core.requests.complete(id, Err(error));
     }
-    peer.inbound.release(charge(total));
-    core.counters.release_unexpected(total);
-    core.buffers.give_back(bytes);
+    peer.inbound.release(charge(partial.total));
+    core.counters.release_unexpected(partial.total);
+    core.buffers.give_back(partial.bytes);
     if let Some(incoming) = &mut peer.inbound.incoming {
         incoming.target = Target::Request(id);
     }
@@ -277,24 +284,23 @@ pub(crate) fn accept_whole(
     core: &mut Core,
     peer: &mut Peer,
     envelope: Envelope,
-    (bytes, sync): (StoredBytes, Option<u64>),
+    whole: WholeMessage,
     id: RequestId,
 ) {
-    let (len, written) = hand_over(core, id, bytes);
-    peer.inbound.release(charge(len));
-    let ended = Ended::eager(len, sync);
-    let receiver = Receiver::Request(id);
-    deliver(core, peer, receiver, (envelope, len), written, ended);
+    let total = whole.bytes.len() as u64;
+    let written = hand_over(core, id, whole.bytes);
+    peer.inbound.release(charge(total));
+    let ended = Ended::eager(total, whole.sync);
+    let message = Message { envelope, total };
+    deliver(core, peer, Receiver::Request(id), message, written, ended);
 }
 
-/// Copies a whole message that was kept to its receive, and gives its place back. Gives its length, and whether the
-/// bytes that fit are in the buffer.
-pub(crate) fn hand_over(core: &mut Core, id: RequestId, bytes: StoredBytes) -> (u64, Result<()>) {
+/// Copies a whole message that was kept to its receive, and gives its place back. An error: the buffer was withdrawn.
+pub(crate) fn hand_over(core: &mut Core, id: RequestId, bytes: StoredBytes) -> Result<()> {
     let written = copy_held(core, id, &bytes);
-    let len = bytes.len() as u64;
-    core.counters.release_unexpected(len);
+    core.counters.release_unexpected(bytes.len() as u64);
     core.buffers.give_back(bytes);
-    (len, written)
+    written
 }
 
 /// Copies the first bytes of a message, as many as fit, to its receive.
@@ -302,8 +308,9 @@ fn copy_held(core: &mut Core, id: RequestId, bytes: &[u8]) -> Result<()> {
     let Some(request) = core.requests.get(id) else {
         return Ok(());
     };
+    let whole = MessageRange::whole(bytes.len() as u64);
     Destination::Request(request)
-        .fill(&mut core.loans, 0, bytes.len(), |offset, out| {
+        .fill(&mut core.loans, whole, |offset, out| {
             copy_slices(Kernel::Memcpy, out, &bytes[offset..offset + out.len()]);
         })
         .map_err(|_| Error::withdrawn(request.peer))

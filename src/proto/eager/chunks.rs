@@ -3,11 +3,11 @@
 
 use super::super::broken;
 use super::super::control::{notify, open, sent};
-use super::{Payload, sent_all};
+use super::{EagerSend, Payload, sent_all};
 use crate::endpoint::{Naming, Pack, Put};
 use crate::error::Error;
 use crate::peer::{Peer, charge};
-use crate::records::{self, ChunkBody, Kind, NONE};
+use crate::records::{ChunkBody, Kind, NONE};
 use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
 use onecopy_shm::loan::{LoanError, LoanTable};
@@ -171,17 +171,25 @@ pub(crate) fn step_of(core: &Core, peer: &Peer, len: u64, sent: u64) -> u64 {
         .step_of(len, in_turn && core.single_threaded)
 }
 
-/// Sends a message of `len` bytes in chunks, from `sent` on, as far as there is room. Gives how far it is out, and what
-/// stopped it.
+/// How far a message is out that is sent in chunks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChunkProgress {
+    /// Its bytes that are out.
+    pub(crate) sent: u64,
+    /// What became of the last chunk that was tried.
+    pub(crate) last: Chunked,
+}
+
+/// Sends a message in chunks, from `sent` on, as far as there is room.
 #[inline]
 pub(crate) fn put_chunks(
     core: &mut Core,
     peer: &mut Peer,
-    (meta, sync): (u64, Option<RequestId>),
-    len: u64,
+    message: EagerSend,
     mut sent: u64,
     from: &(impl Payload + ?Sized),
-) -> (u64, Chunked) {
+) -> ChunkProgress {
+    let len = message.len as u64;
     let step = step_of(core, peer, len, sent);
     let share = peer.policy.chunks.share;
     while sent < len {
@@ -192,19 +200,19 @@ pub(crate) fn put_chunks(
             } else {
                 Kind::ChunkNext
             },
-            meta,
+            meta: message.meta,
             total: len,
             offset: sent,
             len: step.min(len - sent),
-            number: sync.filter(|_| first).map_or(NONE, |id| id.0),
+            number: message.sync.filter(|_| first).map_or(NONE, |id| id.0),
         };
         match send_chunk(core, peer, share, piece, from) {
             Chunked::Sent => {}
-            stopped => return (sent, stopped),
+            last => return ChunkProgress { sent, last },
         }
         if first {
             peer.outbound.credit.spend(charge(len));
-            peer.endpoint.began_chunks(len as usize);
+            peer.endpoint.began_chunks(message.len);
         }
         sent += piece.len;
     }
@@ -212,7 +220,8 @@ pub(crate) fn put_chunks(
     warm_chunks(core, peer, len, step);
     core.counters.sends_chunk += 1;
     core.counters.bytes_sent += len;
-    (sent, Chunked::Sent)
+    let last = Chunked::Sent;
+    ChunkProgress { sent, last }
 }
 
 /// Sends what can be sent of `id` in chunks. `true`: all of it is sent.
@@ -226,16 +235,12 @@ pub(crate) fn send_chunks(
     let Some(request) = core.requests.get(id) else {
         return true;
     };
-    let (len, sync, meta, buf) = (
-        request.len,
-        request.sync.then_some(id),
-        records::meta(request.context, request.tag),
-        request.buf.clone(),
-    );
-    let (sent, stopped) = put_chunks(core, peer, (meta, sync), len, before, &buf);
+    let message = EagerSend::of_request(id, request);
+    let buf = request.buf.clone();
+    let ChunkProgress { sent, last } = put_chunks(core, peer, message, before, &buf);
     *moved |= sent > before;
     let plan = SendPlan::Chunks { sent };
-    match stopped {
+    match last {
         Chunked::Sent => sent_all(core, peer, id, plan),
         Chunked::NoRoom => {
             // It may be over: nothing can go to the peer.

@@ -97,7 +97,8 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
 pub(crate) fn announce_at_once(
     core: &mut Core,
     peer: &mut Peer,
-    (id, context): (RequestId, u32),
+    id: RequestId,
+    context: u32,
     coop_id: u32,
 ) -> bool {
     if peer.has_output() || peer.outbound.must_hold(context, true) {

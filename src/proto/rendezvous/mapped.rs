@@ -5,7 +5,7 @@
 use super::STEP;
 use crate::matching::Envelope;
 use crate::peer::{Peer, Policy};
-use crate::proto::deliver::{Ended, Receiver, deliver};
+use crate::proto::deliver::{Ended, Message, Receiver, deliver};
 use crate::proto::layers;
 use crate::request::{RequestId, UserBuf};
 use crate::select::ReceiveProtocol;
@@ -116,13 +116,10 @@ pub(super) fn receive(
         return false;
     }
     let receiver = Receiver::Request(id);
-    deliver(
-        core,
-        peer,
-        receiver,
-        (envelope, len),
-        Ok(()),
-        ended(number, len),
-    );
+    let message = Message {
+        envelope,
+        total: len,
+    };
+    deliver(core, peer, receiver, message, Ok(()), ended(number, len));
     true
 }

@@ -75,10 +75,11 @@ pub(super) fn step(
                 moved = true;
                 let to = Destination::of_request(&core.requests, request);
                 let read = |offset: usize, out: &mut [u8]| remote_reads.read(number, offset, out);
-                if to
-                    .fill(&mut core.loans, reading.received, count, read)
-                    .is_err()
-                {
+                let range = MessageRange {
+                    offset: reading.received,
+                    len: count as u64,
+                };
+                if to.fill(&mut core.loans, range, read).is_err() {
                     let withdrawn = Err(Error::withdrawn(peer.rank));
                     core.requests.complete(request, withdrawn);
                 }
