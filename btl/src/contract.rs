@@ -158,8 +158,26 @@ pub trait AttachLayer: CopyLayer {
     fn forget(&self, range: &RemoteRange);
     /// Gives up all windows.
     fn detach(&self);
-    /// What the attach cache did since the last call, and by how much its windows and bytes grew.
-    fn take_stats(&self) -> (Stats, i64, i64);
+    /// What the attach cache did since the last call.
+    fn take_stats(&self) -> AttachStats;
+}
+
+/// What an attach cache did since it was last asked.
+#[derive(Debug, Clone, Copy)]
+pub struct AttachStats {
+    /// What it has counted.
+    pub counts: Stats,
+    /// By how much what is attached grew.
+    pub growth: Attached,
+}
+
+/// What is attached of a peer, or by how much that grew.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Attached {
+    /// How many windows.
+    pub windows: i64,
+    /// Their bytes.
+    pub bytes: i64,
 }
 
 /// Attached bytes of a peer, to be read in place. While it lives, nothing else is copied by the peer's layer.

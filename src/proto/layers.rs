@@ -6,8 +6,8 @@ use crate::peer::Peer;
 use crate::request::{RequestId, UserBuf};
 use crate::state::Core;
 use crate::state::message::Remote;
+use onecopy_btl::contract::AttachStats;
 use onecopy_btl::link::Link;
-use onecopy_btl::rcache::Stats;
 use onecopy_btl::{CopyError, LayerId, RemoteRange};
 use onecopy_obs::{Counters, tracepoints};
 use onecopy_shm::coop::MessageRange;
@@ -60,14 +60,16 @@ pub(crate) fn note_all_attachments(counters: &mut Counters, link: &Link) {
     }
 }
 
-fn note(counters: &mut Counters, (stats, windows, bytes): (Stats, i64, i64)) {
-    counters.attaches += stats.attached;
-    counters.attach_hits += stats.hits;
-    counters.attach_evictions += stats.evicted;
-    counters.attach_holes += stats.dropped;
-    counters.attach_unearned += stats.unearned;
-    counters.attached_windows = counters.attached_windows.wrapping_add_signed(windows);
-    counters.attached_bytes = counters.attached_bytes.wrapping_add_signed(bytes);
+fn note(counters: &mut Counters, AttachStats { counts, growth }: AttachStats) {
+    counters.attaches += counts.attached;
+    counters.attach_hits += counts.hits;
+    counters.attach_evictions += counts.evicted;
+    counters.attach_holes += counts.dropped;
+    counters.attach_unearned += counts.unearned;
+    counters.attached_windows = counters
+        .attached_windows
+        .wrapping_add_signed(growth.windows);
+    counters.attached_bytes = counters.attached_bytes.wrapping_add_signed(growth.bytes);
 }
 
 /// Gives up all that is attached of this peer.

@@ -14,13 +14,14 @@
 
 use crate::attachment::{Window, WindowError};
 use crate::contract::{
-    AttachLayer, AttachedBytes, CopyLayer, Failure, LayerSettings, PeerAccess, Refusal, RemoteRange,
+    AttachLayer, AttachStats, Attached, AttachedBytes, CopyLayer, Failure, LayerSettings,
+    PeerAccess, Refusal, RemoteRange,
 };
 use crate::module::{AgreedInterface, Guarantees, interface};
 use crate::pieces::{pieces, pieces_mut, walk};
 use crate::populated::Populated;
 use crate::proving;
-use crate::rcache::{AttachCache, Limits, Stats};
+use crate::rcache::{AttachCache, Limits};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::layout::PAGE;
 use onecopy_shm::segment::PeerSegment;
@@ -78,8 +79,8 @@ pub struct XpmemLayer {
     plan: CopyPlan,
     can_write: bool,
     end: u64,
-    /// Windows and bytes at the last count.
-    reported: Cell<(i64, i64)>,
+    /// What was attached at the last count.
+    reported: Cell<Attached>,
     /// Parts of the peer's memory whose pages were mapped by a call, since their window was made.
     populated: Populated,
 }
@@ -460,10 +461,19 @@ impl AttachLayer for XpmemLayer {
         self.cache.borrow_mut().clear();
     }
 
-    fn take_stats(&self) -> (Stats, i64, i64) {
+    fn take_stats(&self) -> AttachStats {
         let mut cache = self.cache.borrow_mut();
-        let now = (cache.count() as i64, cache.bytes() as i64);
+        let now = Attached {
+            windows: cache.count() as i64,
+            bytes: cache.bytes() as i64,
+        };
         let before = self.reported.replace(now);
-        (cache.take_stats(), now.0 - before.0, now.1 - before.1)
+        AttachStats {
+            counts: cache.take_stats(),
+            growth: Attached {
+                windows: now.windows - before.windows,
+                bytes: now.bytes - before.bytes,
+            },
+        }
     }
 }
