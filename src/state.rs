@@ -22,6 +22,7 @@ pub(crate) use message::UnexpectedMessage;
 pub(crate) use receives::Receives;
 pub(crate) use statistics::Statistics;
 pub(crate) use stored::Buffers;
+use stored::StoredBytes;
 pub(crate) use wait_policy::WaitPolicy;
 pub(crate) use waits::Waits;
 
@@ -60,6 +61,12 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// A message of `total` bytes waits for its receive no more: the place of those that had come is free.
+    pub(crate) fn release_stored(&mut self, bytes: StoredBytes, total: u64) {
+        self.counters.release_unexpected(total);
+        self.buffers.give_back(bytes);
+    }
+
     pub(crate) fn check_rank(&self, rank: usize) -> Result<u32> {
         if rank < self.size as usize {
             Ok(rank as u32)

@@ -290,8 +290,7 @@ impl Engine {
         for message in lost {
             if let UnexpectedMessage::Partial(partial) = message {
                 // The whole of it was counted when its first chunk came.
-                self.core.counters.release_unexpected(partial.total);
-                self.core.buffers.give_back(partial.bytes);
+                self.core.release_stored(partial.bytes, partial.total);
             }
         }
     }

@@ -112,8 +112,7 @@ fn eager_broken_off(
         Target::Entry(entry) => {
             if let UnexpectedMessage::Partial(partial) = unexpected.take(entry) {
                 peer.inbound.release(charge(partial.total));
-                core.counters.release_unexpected(partial.total);
-                core.buffers.give_back(partial.bytes);
+                core.release_stored(partial.bytes, partial.total);
             }
         }
         Target::Nowhere => {}

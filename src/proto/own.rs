@@ -166,9 +166,6 @@ fn ask(from: &UserBuf, to: &UserBuf, range: Range<u64>) {
     }
 }
 
-/// Bytes that one step of a transfer copies at most, so that it does not keep out the others. As in `rendezvous.rs`.
-const STEP: u64 = 1 << 20;
-
 /// Where a step has left a message of this rank to itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OwnStep {
@@ -220,7 +217,7 @@ pub(crate) fn step(core: &mut Core, transfer: &mut Transfer) -> OwnStep {
         return OwnStep::Over;
     };
     let MessageRange { offset, len } = left;
-    let range = offset..offset + len.min(STEP);
+    let range = offset..offset + len.min(Transfer::STEP);
     let ready = match from.staged().map(|from| from.ready(range.clone())) {
         None => range.end - offset,
         Some(Ok(ready)) => ready as u64,

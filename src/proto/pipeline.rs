@@ -10,7 +10,7 @@ use crate::peer::{Peer, PipeOut};
 use crate::records::{ChunkBody, Kind};
 use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
-use crate::state::transfer::Transfers;
+use crate::state::transfer::{Mode, Transfer, Transfers};
 use onecopy_shm::coop::MessageRange;
 
 /// The receiver wants a range of an announced message.
@@ -170,7 +170,12 @@ pub(crate) fn arrive(
     peer: &mut Peer,
     body: &ChunkBody,
 ) -> Result<(), String> {
-    let Some((request, piped)) = transfers.piped(body.number, peer.rank) else {
+    let Some(Transfer {
+        request,
+        mode: Mode::Pipe(piped),
+        ..
+    }) = transfers.find_mut(body.number, peer.rank)
+    else {
         return Err(format!(
             "a chunk for transfer {:#x}, which expects none",
             body.number
@@ -185,6 +190,7 @@ pub(crate) fn arrive(
             body.piece, body.offset, piped.next, piped.end
         ));
     }
+    let request = *request;
     piped.next += u64::from(body.piece);
     let last = piped.next == piped.end;
     let to = Destination::of_request(&core.requests, request);

@@ -38,10 +38,6 @@ use onecopy_shm::copy::is_slow_for_strings;
 use onecopy_shm::loan::Loan;
 use std::time::Instant;
 
-/// Bytes that one step of one transfer copies at most, so that a large message does not keep out the others. They take
-/// about 0.1 ms, beside which a call of the kernel costs little.
-const STEP: u64 = 1 << 20;
-
 /// Starts to receive an announced message into the request `id`.
 pub(crate) fn start(
     core: &mut Core,
@@ -235,7 +231,7 @@ fn get(core: &mut Core, peer: &mut Peer, transfer: &mut Transfer, layer: LayerId
         transfer.mode = Mode::Choose;
         return Stepped::On;
     };
-    let n = range.len.min(STEP);
+    let n = range.len.min(Transfer::STEP);
     let reading = Reading {
         request: transfer.request,
         remote: &transfer.announcement.remote,

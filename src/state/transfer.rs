@@ -100,6 +100,10 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
+    /// Bytes that one step of one transfer copies at most, so that a large message does not keep out the others. They
+    /// take about 0.1 ms, beside which a call of the kernel costs little.
+    pub(crate) const STEP: u64 = 1 << 20;
+
     /// Of the first `len` bytes of a message into the buffer of `request`. All is still to do.
     pub(crate) fn new(
         request: RequestId,
@@ -225,18 +229,6 @@ impl Transfers {
         let index = number as u32 as usize;
         let transfer = self.slots.get(index)?.as_ref()?;
         (transfer.generation == (number >> 32) as u32 && transfer.peer == rank).then_some(index)
-    }
-
-    /// The chunks that transfer `number` of `rank` expects, and its request.
-    pub(crate) fn piped(&mut self, number: u64, rank: u32) -> Option<(RequestId, &mut Piped)> {
-        match self.find_mut(number, rank)? {
-            Transfer {
-                request,
-                mode: Mode::Pipe(piped),
-                ..
-            } => Some((*request, piped)),
-            _ => None,
-        }
     }
 
     /// Forgets all transfers of a peer that is gone. Their requests are failed by the caller.

@@ -272,8 +272,7 @@ pub(crate) fn adopt(
         core.requests.complete(id, Err(error));
     }
     peer.inbound.release(charge(partial.total));
-    core.counters.release_unexpected(partial.total);
-    core.buffers.give_back(partial.bytes);
+    core.release_stored(partial.bytes, partial.total);
     if let Some(incoming) = &mut peer.inbound.incoming {
         incoming.target = Target::Request(id);
     }
@@ -298,8 +297,8 @@ pub(crate) fn accept_whole(
 /// Copies a whole message that was kept to its receive, and gives its place back. An error: the buffer was withdrawn.
 pub(crate) fn hand_over(core: &mut Core, id: RequestId, bytes: StoredBytes) -> Result<()> {
     let written = copy_held(core, id, &bytes);
-    core.counters.release_unexpected(bytes.len() as u64);
-    core.buffers.give_back(bytes);
+    let total = bytes.len() as u64;
+    core.release_stored(bytes, total);
     written
 }
 

@@ -330,14 +330,10 @@ pub(crate) fn announced(
 fn remote(core: &Core, peer: &mut Peer, rts: &Rts) -> Result<Remote, String> {
     Ok(match rts.layout {
         SourceLayout::One { address, heap } => {
-            if let Some(offset) = heap {
-                let limit = core.home.heap_bytes();
-                onecopy_shm::layout::check_range("the sender's heap", offset, rts.len, limit)
-                    .map_err(|bad| bad.to_string())?;
-            }
+            let heap = in_heap(heap, rts.len, core.home.heap_bytes())?;
             Remote::One(RemoteRange {
                 address,
-                heap: heap.map(HeapOffset),
+                heap,
                 region: None,
                 len: rts.len,
             })
@@ -357,10 +353,7 @@ fn remote(core: &Core, peer: &mut Peer, rts: &Rts) -> Result<Remote, String> {
             if bytes > peer.endpoint.chunk_bytes() {
                 return Err(format!("a list of {count} pieces in one chunk"));
             }
-            let mut raw = vec![0; bytes];
-            peer.endpoint
-                .read_chunk(chunk, 0, &mut raw, Kernel::Memcpy)
-                .map_err(|bad| bad.to_string())?;
+            let raw = bytes_of(peer, chunk, bytes)?;
             let ranges = read_list(&raw, core.home.heap_bytes(), cookie)?;
             let sum = ranges
                 .iter()
@@ -380,13 +373,27 @@ fn remote(core: &Core, peer: &mut Peer, rts: &Rts) -> Result<Remote, String> {
             if bytes == 0 || bytes > most || !peer.endpoint.shares_memory() {
                 return Err(format!("an offer of {bytes} bytes in a chunk"));
             }
-            let mut offer = vec![0; bytes];
-            peer.endpoint
-                .read_chunk(chunk, 0, &mut offer, Kernel::Memcpy)
-                .map_err(|bad| bad.to_string())?;
-            Remote::Offered(offer.into())
+            Remote::Offered(bytes_of(peer, chunk, bytes)?.into())
         }
     })
+}
+
+/// The first `len` bytes of a chunk that an announcement names.
+fn bytes_of(peer: &mut Peer, chunk: ChunkName, len: usize) -> Result<Vec<u8>, String> {
+    let mut bytes = vec![0; len];
+    peer.endpoint
+        .read_chunk(chunk, 0, &mut bytes, Kernel::Memcpy)
+        .map_err(|bad| bad.to_string())?;
+    Ok(bytes)
+}
+
+/// Where in the sender's heap `len` bytes are, if they lie there; checked.
+fn in_heap(offset: Option<u64>, len: u64, heap_bytes: u64) -> Result<Option<HeapOffset>, String> {
+    if let Some(offset) = offset {
+        onecopy_shm::layout::check_range("the sender's heap", offset, len, heap_bytes)
+            .map_err(|bad| bad.to_string())?;
+    }
+    Ok(offset.map(HeapOffset))
 }
 
 fn read_list(raw: &[u8], heap_bytes: u64, cookie: Option<u64>) -> Result<Vec<RemoteRange>, String> {
@@ -400,14 +407,10 @@ fn read_list(raw: &[u8], heap_bytes: u64, cookie: Option<u64>) -> Result<Vec<Rem
                 .map_or(0, u64::from_le_bytes)
         };
         let (address, heap, len) = (word(0), word(8), word(16));
-        let heap = (heap != NONE).then_some(heap);
-        if let Some(offset) = heap {
-            onecopy_shm::layout::check_range("the sender's heap", offset, len, heap_bytes)
-                .map_err(|bad| bad.to_string())?;
-        }
+        let heap = in_heap((heap != NONE).then_some(heap), len, heap_bytes)?;
         ranges.push(RemoteRange {
             address,
-            heap: heap.map(HeapOffset),
+            heap,
             region: cookie.map(|cookie| RegionPart { cookie, offset }),
             len,
         });

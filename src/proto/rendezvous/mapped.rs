@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Announced messages that lie in the peer's heap, too short to be shared: the receiver alone copies them, at once. So
-//! they need no [`Transfer`](crate::state::transfer::Transfer). Where this rank cannot load them, they go the long way.
+//! they need no [`Transfer`]. Where this rank cannot load them, they go the long way.
 
-use super::STEP;
 use crate::matching::Envelope;
 use crate::peer::{Peer, Policy};
 use crate::proto::deliver::{Ended, Message, Receiver, deliver};
@@ -12,6 +11,7 @@ use crate::select::ReceiveProtocol;
 use crate::select::decide::{Facts, decide};
 use crate::state::Core;
 use crate::state::message::{Announcement, Remote};
+use crate::state::transfer::Transfer;
 use onecopy_btl::link::Link;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_obs::{Counters, tracepoints};
@@ -105,7 +105,7 @@ pub(super) fn receive(
         _ => None,
     });
     let Some(loan) = loan else { return false };
-    if range.heap.is_none() || len > STEP || !is_copied_alone(peer, len) {
+    if range.heap.is_none() || len > Transfer::STEP || !is_copied_alone(peer, len) {
         return false;
     }
     let number = announcement.request;
