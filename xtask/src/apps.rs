@@ -19,9 +19,10 @@ use onecopy_vm::program::{gentle, output};
 use onecopy_vm::progress::Progress;
 use onecopy_vm::pypi;
 
+use crate::recorded::Recorded;
 use crate::{Failure, install, root, say};
-use record::{AppRun, Outcome, Result as AppResult};
-pub(crate) use record::{PAGE, Record, page};
+pub(crate) use record::Record;
+use record::{AppResult, AppRun, Outcome};
 
 /// Where the sources are from.
 const SUITE: &str = "bookworm";

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::recorded::page_of;
 use crate::{Failure, apps, mpi4py, say};
 
 #[derive(Debug, clap::Args)]
@@ -21,8 +22,8 @@ fn pages(root: &Path) -> Vec<(&'static str, String)> {
         ("mpi/include/mpi.h", onecopy_mpi_abi::header::header()),
     ];
     // What a recorded run has found.
-    pages.extend(mpi4py::page(root).map(|text| (mpi4py::PAGE, text)));
-    pages.extend(apps::page(root).map(|text| (apps::PAGE, text)));
+    pages.extend(page_of::<mpi4py::Record>(root));
+    pages.extend(page_of::<apps::Record>(root));
     pages
 }
 

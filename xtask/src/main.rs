@@ -12,6 +12,7 @@ mod mpi4py;
 mod new_layer;
 mod peers;
 mod picture;
+mod recorded;
 mod room;
 mod say;
 mod soak;

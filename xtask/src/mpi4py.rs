@@ -14,9 +14,10 @@ use onecopy_vm::program::{gentle, output};
 use onecopy_vm::progress::Progress;
 use onecopy_vm::pypi::{self, Environment};
 
+use crate::recorded::Recorded;
 use crate::{Failure, install, root, say};
+pub(crate) use record::Record;
 use record::{Module, ModuleRun};
-pub(crate) use record::{PAGE, Record, page};
 
 /// The version, whose source package has the tests.
 const VERSION: &str = "4.1.2";
