@@ -333,20 +333,32 @@ pub(crate) fn testany(
     flag: Out<i32>,
     status: Out<Status>,
 ) -> Outcome<()> {
-    let active = actives(&requests.list(length(count)?)?)?;
+    match first_over(&requests.list(length(count)?)?, index, flag, status)? {
+        None => Ok(()),
+        Some((place, handle)) => finish_one(handle, requests, place, status),
+    }
+}
+
+/// The first of these requests that is over, and its place among them. `index` and `flag` are set; `status` too, if no
+/// request is active.
+fn first_over(
+    handles: &[Request],
+    index: Out<i32>,
+    flag: Out<i32>,
+    status: Out<Status>,
+) -> Outcome<Option<(usize, Request)>> {
+    let active = actives(handles)?;
     if active.is_empty() {
         flag.set(1)?;
-        return none_active(index, status);
+        none_active(index, status)?;
+        return Ok(None);
     }
     let over = poll_all(&active)?;
-    let Some(first) = over.iter().position(|&over| over) else {
-        index.set(c::UNDEFINED)?;
-        return flag.set(0);
-    };
-    let (place, handle) = active[first];
-    flag.set(1)?;
-    index.set(place as i32)?;
-    finish_one(handle, requests, place, status)
+    let first = over.iter().position(|&over| over);
+    let first = first.map(|first| active[first]);
+    flag.set(i32::from(first.is_some()))?;
+    index.set(first.map_or(c::UNDEFINED, |(place, _)| place as i32))?;
+    Ok(first)
 }
 
 fn finish_some(
@@ -460,24 +472,10 @@ pub(crate) fn request_get_status_any(
     flag: Out<i32>,
     status: Out<Status>,
 ) -> Outcome<()> {
-    let active = actives(&requests.list(length(count)?)?)?;
-    if active.is_empty() {
-        flag.set(1)?;
-        return none_active(index, status);
+    if let Some((_, handle)) = first_over(&requests.list(length(count)?)?, index, flag, status)? {
+        status.put(&status_of(handle));
     }
-    let over = poll_all(&active)?;
-    match over.iter().position(|&over| over) {
-        None => {
-            index.set(c::UNDEFINED)?;
-            flag.set(0)
-        }
-        Some(first) => {
-            let (place, handle) = active[first];
-            index.set(place as i32)?;
-            status.put(&status_of(handle));
-            flag.set(1)
-        }
-    }
+    Ok(())
 }
 
 pub(crate) fn request_get_status_some(

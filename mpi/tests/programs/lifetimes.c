@@ -336,12 +336,31 @@ static void communicators(void) {
     OK(MPI_Comm_free(&copy));
 }
 
+/* A request whose status is asked for lives on. */
+static void looked_at(void) {
+    MPI_Request requests[3] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+    MPI_Status status;
+    int index = 7, flag = 0, in = 0, out = 5;
+    OK(MPI_Request_get_status_any(3, requests, &index, &flag, &status));
+    CHECK(flag && index == MPI_UNDEFINED && status.MPI_SOURCE == MPI_ANY_SOURCE);
+    OK(MPI_Irecv(&in, 1, MPI_INT, rank, 9, MPI_COMM_WORLD, &requests[1]));
+    OK(MPI_Request_get_status_any(3, requests, &index, &flag, &status));
+    CHECK(!flag && index == MPI_UNDEFINED);
+    OK(MPI_Send(&out, 1, MPI_INT, rank, 9, MPI_COMM_WORLD));
+    while (!flag) OK(MPI_Request_get_status_any(3, requests, &index, &flag, &status));
+    CHECK(index == 1 && status.MPI_SOURCE == rank && status.MPI_TAG == 9);
+    CHECK(requests[1] != MPI_REQUEST_NULL);
+    OK(MPI_Wait(&requests[1], MPI_STATUS_IGNORE));
+    CHECK(in == 5 && requests[1] == MPI_REQUEST_NULL);
+}
+
 int main(int argc, char **argv) {
     OK(MPI_Init(&argc, &argv));
     OK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     peer = size - 1 - rank;
+    looked_at();
     single_requests();
     reductions();
     collectives();
