@@ -60,8 +60,8 @@ pub struct Machine {
     pub affinity: Vec<u16>,
     /// Processors' worth of time that the control group grants; none for no limit.
     pub quota: Option<f32>,
-    /// Ranks that may start here before the runtime counts them as more than the processors.
-    pub uncrowded_ranks: usize,
+    /// Ranks that may start here and still poll: more are oversubscribed.
+    pub polling_ranks: usize,
     /// Nodes of memory.
     pub nodes: Vec<Node>,
     /// Last-level caches.
@@ -309,7 +309,7 @@ impl Machine {
             architecture: std::env::consts::ARCH,
             online: online(),
             quota,
-            uncrowded_ranks: supply as usize,
+            polling_ranks: supply as usize,
             nodes: numbered("/sys/devices/system/node", "node", "")
                 .into_iter()
                 .map(|node| Node {
@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn this_machine_is_seen() {
         let machine = Machine::here();
-        assert!(!machine.affinity.is_empty() && machine.uncrowded_ranks <= machine.affinity.len());
+        assert!(!machine.affinity.is_empty() && machine.polling_ranks <= machine.affinity.len());
         assert!(machine.memory > 0 && machine.page_size >= 4096);
         assert!(!machine.kernel.is_empty() && !machine.processor.is_empty());
         assert_eq!(machine.abilities.len(), 4);

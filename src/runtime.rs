@@ -331,8 +331,8 @@ impl Runtime {
 
     /// Whether this rank found more ranks than processors, and so waits with less polling.
     #[must_use]
-    pub fn is_crowded(&self) -> bool {
-        self.handle.gate.enter().engine.waits.policy.crowded
+    pub fn is_oversubscribed(&self) -> bool {
+        self.handle.gate.enter().engine.waits.policy.oversubscribed
     }
 
     /// Acknowledges all deaths that are known, and names the dead: receives from any source no longer fail because of

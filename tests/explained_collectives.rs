@@ -41,8 +41,8 @@ fn titles(table: &Table) -> Vec<&'static str> {
 }
 
 /// Whether so many ranks are more than this machine's processors.
-fn is_crowded(ranks: usize) -> bool {
-    ranks > Machine::here().uncrowded_ranks
+fn is_oversubscribed(ranks: usize) -> bool {
+    ranks > Machine::here().polling_ranks
 }
 
 /// The collective of that name on `ranks` ranks, of about `len` bytes a rank.
@@ -311,7 +311,7 @@ proptest! {
         let knobs = [("ONECOPY_COLL_ASK", "off"), ("ONECOPY_LAYERS", layers)];
         let relay_min = relay_min.map(|min| ("ONECOPY_COLL_RELAY_MIN", min));
         let knobs = Knobs::from_iter(knobs.into_iter().chain(relay_min)).expect("knobs").0;
-        let table = Table::new(&knobs, &costs, ranks, is_crowded(ranks));
+        let table = Table::new(&knobs, &costs, ranks, is_oversubscribed(ranks));
         let (title, nodes) = (*which.get(&titles(&table)), vec![0; ranks]);
         check(&Case { knobs, costs, ranks, nodes, title, len, root, in_heap }, &table)?;
     }
@@ -330,7 +330,7 @@ proptest! {
         let knobs = Knobs::from_iter(pool).expect("knobs").0;
         let (costs, ranks, nodes) = (Costs::default(), nodes.len(), nodes.to_vec());
         let members = MembersByNode::of(nodes.iter().copied());
-        let table = Table::between(&knobs, &costs, &members, is_crowded(ranks));
+        let table = Table::between(&knobs, &costs, &members, is_oversubscribed(ranks));
         let title = *which.get(&titles(&table));
         check_between(&Case { knobs, costs, ranks, nodes, title, len, root, in_heap }, &table)?;
     }

@@ -439,7 +439,7 @@ fn idle(rt: &Runtime) {
 
 fn crowd(rt: &Runtime) {
     let world = rt.world();
-    assert!(rt.is_crowded());
+    assert!(rt.is_oversubscribed());
     for round in 0..50 {
         for size in [8, 5000, 100_000] {
             for distance in 1..rt.size() {

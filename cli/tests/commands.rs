@@ -56,7 +56,7 @@ fn info_names_each_layer_with_what_was_seen() {
     }
     assert!(info["has_slow_rep_movsb"].is_boolean());
     let machine = &info["machine"];
-    assert!(machine["uncrowded_ranks"].as_u64().is_some());
+    assert!(machine["polling_ranks"].as_u64().is_some());
     assert_eq!(machine["abilities"].as_array().map(Vec::len), Some(4));
     assert!(
         machine["kernel"]

@@ -185,20 +185,20 @@ fn has_one_reader(collective: &Collective, size: usize) -> bool {
     }
 }
 
-/// From this size on the receivers of a broadcast take shares of it from each other. `crowded`: there are more ranks
-/// than processors.
+/// From this size on the receivers of a broadcast take shares of it from each other. `oversubscribed`: ranks outnumber
+/// processors.
 #[must_use]
-pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
+pub fn relay_min(knobs: &Knobs, oversubscribed: bool) -> usize {
     // What fits into a slot stands there, where a rank that makes no request finds it.
-    knobs.relay_from(crowded).max(COLL_SLOT_LONG + 1)
+    knobs.relay_from(oversubscribed).max(COLL_SLOT_LONG + 1)
 }
 
 /// Whether a rank that waits in a collective copies, when it is asked, what others would read by the kernel. It copies
 /// while they read the piece before. So what counts is a copy into chunks, which is the same; but a rank that has no
 /// processor answers late.
 #[must_use]
-pub fn asks(knobs: &Knobs, costs: &Costs, crowded: bool) -> bool {
-    knobs.asks_owners(crowded, costs.asked_copies())
+pub fn asks(knobs: &Knobs, costs: &Costs, oversubscribed: bool) -> bool {
+    knobs.asks_owners(oversubscribed, costs.asked_copies())
 }
 
 /// Where a rank's contribution stands.

@@ -202,11 +202,11 @@ impl Worker {
             }
         })?;
         let core = &engine.core;
-        let crowded = engine.waits.policy.crowded;
+        let oversubscribed = engine.waits.policy.oversubscribed;
         let tuning = Tuning {
             limits: PlacementLimits::new(&core.knobs, &core.costs, size),
-            relay_min: select::relay_min(&core.knobs, crowded),
-            asks: select::asks(&core.knobs, &core.costs, crowded),
+            relay_min: select::relay_min(&core.knobs, oversubscribed),
+            asks: select::asks(&core.knobs, &core.costs, oversubscribed),
         };
         let mut collectives = Collectives {
             channels: u64::from(channel.is_some()),

@@ -203,7 +203,11 @@ impl Patience {
         let (mut spins, mut yields) = (1, 0);
         if worker.engine.core.single_threaded {
             spins = policy.spin.min(SPIN_MAX).div_ceil(self.polls);
-            yields = if policy.crowded { policy.yields } else { 0 };
+            yields = if policy.oversubscribed {
+                policy.yields
+            } else {
+                0
+            };
         }
         self.rounds += 1;
         if self.rounds >= spins + yields {

@@ -70,10 +70,10 @@ pub(super) fn waiting() {
         let found = waits_among(&knobs, ranks).among(threads);
         assert_eq!((found.spin, found.yields), (spin, yields), "{ranks} ranks");
     }
-    for (ranks, crowded) in [(2, false), (3, true)] {
+    for (ranks, oversubscribed) in [(2, false), (3, true)] {
         let found = waits_among(&Knobs::default(), ranks);
-        let number = |name| auto_number(name, &Knobs::default(), Situation::among(crowded));
-        assert_eq!(found.crowded, crowded);
+        let number = |name| auto_number(name, &Knobs::default(), Situation::among(oversubscribed));
+        assert_eq!(found.oversubscribed, oversubscribed);
         assert_eq!(found.spin as u64, number("ONECOPY_WAIT_SPIN"));
         assert_eq!(found.yields as u64, number("ONECOPY_WAIT_YIELD"));
     }
@@ -93,7 +93,7 @@ pub(super) fn waiting() {
 }
 
 pub(super) fn broadcasts_by_shares() {
-    for (set, with_room, crowded) in [
+    for (set, with_room, oversubscribed) in [
         (None, 256 << 10, usize::MAX),
         (Some(1 << 20), 1 << 20, 1 << 20),
         // Up to 16 KiB are never shared.
@@ -104,13 +104,13 @@ pub(super) fn broadcasts_by_shares() {
             ..Knobs::default()
         };
         assert_eq!(relay_min(&knobs, false), with_room, "{set:?}");
-        assert_eq!(relay_min(&knobs, true), crowded, "{set:?}");
+        assert_eq!(relay_min(&knobs, true), oversubscribed, "{set:?}");
     }
-    for crowded in [false, true] {
+    for oversubscribed in [false, true] {
         let knobs = Knobs::default();
-        let situation = Situation::among(crowded);
+        let situation = Situation::among(oversubscribed);
         let value = auto_number("ONECOPY_COLL_RELAY_MIN", &knobs, situation);
-        assert_eq!(value, relay_min(&knobs, crowded) as u64);
+        assert_eq!(value, relay_min(&knobs, oversubscribed) as u64);
     }
 }
 
@@ -142,22 +142,25 @@ pub(super) fn owners_that_are_asked() {
         };
         *costs.named("get").expect("a curve") = line(call_ns, per_kib);
         assert_eq!(chunks_are_cheaper(&costs), cheaper, "{call_ns}, {per_kib}");
-        for crowded in [false, true] {
+        for oversubscribed in [false, true] {
             let knobs = Knobs::default();
-            assert_eq!(asks(&knobs, &costs, crowded), cheaper && !crowded);
+            assert_eq!(
+                asks(&knobs, &costs, oversubscribed),
+                cheaper && !oversubscribed
+            );
             let situation = Situation {
                 copies: Some(costs.asked_copies()),
-                ..Situation::among(crowded)
+                ..Situation::among(oversubscribed)
             };
             let value = auto_value("ONECOPY_COLL_ASK", &knobs, situation);
             let is_on = value == Value::Word("on");
-            assert_eq!(is_on, cheaper && !crowded, "{call_ns}, {per_kib}");
+            assert_eq!(is_on, cheaper && !oversubscribed, "{call_ns}, {per_kib}");
             for set in [false, true] {
                 let knobs = Knobs {
                     coll_ask: Some(set),
                     ..Knobs::default()
                 };
-                assert_eq!(asks(&knobs, &costs, crowded), set);
+                assert_eq!(asks(&knobs, &costs, oversubscribed), set);
             }
         }
     }

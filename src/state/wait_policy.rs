@@ -3,7 +3,7 @@
 
 use crate::wireup::Card;
 use onecopy_obs::Knobs;
-use onecopy_obs::seeds::{WAITS_CROWDED, Waits};
+use onecopy_obs::seeds::{WAITS_OVERSUBSCRIBED, Waits};
 use onecopy_shm::watch::RestPolicy;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) struct WaitPolicy {
     /// How often peers' lives are looked at, and the longest sleep.
     pub(crate) period: Duration,
     /// Whether more ranks than processors were found.
-    pub(crate) crowded: bool,
+    pub(crate) oversubscribed: bool,
     /// How many processors this rank has for itself.
     pub(crate) share: f64,
 }
@@ -31,15 +31,15 @@ const THREAD_YIELDS: usize = 200;
 impl WaitPolicy {
     pub(crate) fn new(knobs: &Knobs, cards: &[Card], me: usize) -> Self {
         let (supply, demand) = processors(cards, me);
-        let crowded = demand > supply + 0.01;
+        let oversubscribed = demand > supply + 0.01;
         // A yield costs little when no other thread wants the processor, and is all there is to do when a peer does.
-        let Waits { spin, yields } = knobs.waits(crowded);
+        let Waits { spin, yields } = knobs.waits(oversubscribed);
         Self {
             spin,
             yields,
             sleep: knobs.sleeps(),
             period: knobs.liveness_period,
-            crowded,
+            oversubscribed,
             share: supply / demand,
         }
     }
@@ -47,7 +47,7 @@ impl WaitPolicy {
     /// The policy of one of so many threads of this rank that wait.
     pub(crate) fn among(mut self, threads: u32) -> Self {
         if f64::from(threads) > self.share + 0.01 {
-            self.spin = self.spin.min(WAITS_CROWDED.spin);
+            self.spin = self.spin.min(WAITS_OVERSUBSCRIBED.spin);
             self.yields = self.yields.min(THREAD_YIELDS);
         }
         self
@@ -102,22 +102,22 @@ mod tests {
         }
     }
 
-    fn is_crowded(cards: &[Card], me: usize) -> bool {
-        WaitPolicy::new(&Knobs::default(), cards, me).crowded
+    fn is_oversubscribed(cards: &[Card], me: usize) -> bool {
+        WaitPolicy::new(&Knobs::default(), cards, me).oversubscribed
     }
 
     #[test]
     fn ranks_are_counted_against_their_processors() {
-        assert!(!is_crowded(&[card(&[0]), card(&[1])], 0));
-        assert!(!is_crowded(&[card(&[0, 1]), card(&[0, 1])], 0));
-        assert!(is_crowded(
+        assert!(!is_oversubscribed(&[card(&[0]), card(&[1])], 0));
+        assert!(!is_oversubscribed(&[card(&[0, 1]), card(&[0, 1])], 0));
+        assert!(is_oversubscribed(
             &[card(&[0, 1]), card(&[0, 1]), card(&[0, 1])],
             0
         ));
         let four = [card(&[0]), card(&[1]), card(&[0]), card(&[1])];
-        assert!((0..4).all(|me| is_crowded(&four, me)));
-        assert!(!is_crowded(&[card(&[0]), card(&[1]), card(&[1])], 0));
-        assert!(is_crowded(&[card(&[0]), card(&[1]), card(&[1])], 2));
+        assert!((0..4).all(|me| is_oversubscribed(&four, me)));
+        assert!(!is_oversubscribed(&[card(&[0]), card(&[1]), card(&[1])], 0));
+        assert!(is_oversubscribed(&[card(&[0]), card(&[1]), card(&[1])], 2));
     }
 
     #[test]
@@ -126,12 +126,12 @@ mod tests {
             quota_cpus: 0.5,
             ..card(&[0, 1])
         };
-        assert!(is_crowded(std::slice::from_ref(&half), 0));
+        assert!(is_oversubscribed(std::slice::from_ref(&half), 0));
         let plenty = Card {
             quota_cpus: 2.0,
             ..card(&[0, 1])
         };
-        assert!(!is_crowded(&[plenty.clone(), plenty], 0));
+        assert!(!is_oversubscribed(&[plenty.clone(), plenty], 0));
     }
 
     #[test]

@@ -690,29 +690,29 @@ impl Knobs {
     }
 
     /// Bytes from which on the receivers of a broadcast take shares of it from each other, before the bound that slots
-    /// set. `crowded`: ranks outnumber processors.
+    /// set. `oversubscribed`: ranks outnumber processors.
     #[must_use]
-    pub fn relay_from(&self, crowded: bool) -> usize {
+    pub fn relay_from(&self, oversubscribed: bool) -> usize {
         self.coll_relay_min
-            .unwrap_or_else(|| auto::COLL_RELAY_MIN.number(self, &Situation::among(crowded)))
+            .unwrap_or_else(|| auto::COLL_RELAY_MIN.number(self, &Situation::among(oversubscribed)))
     }
 
     /// Whether a rank that waits in a collective copies, when it is asked, what others would read by the kernel.
-    /// `crowded`: ranks outnumber processors. `copies`: what copies take on this machine.
+    /// `oversubscribed`: ranks outnumber processors. `copies`: what copies take on this machine.
     #[must_use]
-    pub fn asks_owners(&self, crowded: bool, copies: AskedCopies) -> bool {
+    pub fn asks_owners(&self, oversubscribed: bool, copies: AskedCopies) -> bool {
         let situation = Situation {
             copies: Some(copies),
-            ..Situation::among(crowded)
+            ..Situation::among(oversubscribed)
         };
         let auto = || auto::COLL_ASK.value(self, &situation) == Some(Value::Word("on"));
         self.coll_ask.unwrap_or_else(auto)
     }
 
-    /// Polls and yields of a rank that waits. `crowded`: ranks outnumber processors.
+    /// Polls and yields of a rank that waits. `oversubscribed`: ranks outnumber processors.
     #[must_use]
-    pub fn waits(&self, crowded: bool) -> Waits {
-        let situation = Situation::among(crowded);
+    pub fn waits(&self, oversubscribed: bool) -> Waits {
+        let situation = Situation::among(oversubscribed);
         let auto = |rule: &Auto| rule.number(self, &situation);
         Waits {
             spin: self.wait_spin.unwrap_or_else(|| auto(&auto::WAIT_SPIN)),

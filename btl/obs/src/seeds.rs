@@ -156,7 +156,7 @@ pub const WAITS: Waits = Waits {
 /// With more ranks than processors: all there is to do is to make room. With 16 polls instead of 128, 8 bytes take four
 /// ranks on two processors 1.8 to 2.5 instead of 5 us (B, 11-22; docs/performance.md, "Collectives"). Four yields are
 /// chosen by magnitude: a turn or two of the ranks beside, then a sleep leaves them the processor.
-pub const WAITS_CROWDED: Waits = Waits {
+pub const WAITS_OVERSUBSCRIBED: Waits = Waits {
     spin: 16,
     yields: 4,
 };

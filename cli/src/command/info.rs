@@ -101,7 +101,7 @@ pub(super) fn look(peer: Option<usize>) -> Result<KnownPair, CliError> {
         rank: runtime.rank(),
         ranks: runtime.size(),
         peer,
-        crowded: runtime.is_crowded(),
+        oversubscribed: runtime.is_oversubscribed(),
         wire: wire.map(|(layer, place)| Wire {
             layer: layer.name(),
             place: place.to_string(),
@@ -305,7 +305,7 @@ fn of_processors(machine: &Machine) -> Facts {
             "ranks",
             format!(
                 "up to {} poll; more than that outnumber the processors, so they yield and sleep",
-                machine.uncrowded_ranks
+                machine.polling_ranks
             ),
         ),
     ];

@@ -126,20 +126,27 @@ fn learns(knobs: &Knobs) -> bool {
 }
 
 impl Table {
-    /// The table for a communicator of `ranks` ranks in a job of as many; `crowded`: those are more than processors.
+    /// The table for a communicator of `ranks` ranks in a job of as many; `oversubscribed`: they outnumber
+    /// processors.
     #[must_use]
-    pub fn new(knobs: &Knobs, costs: &Costs, ranks: usize, crowded: bool) -> Self {
-        let mut table = Self::empty(knobs, costs, ranks, crowded);
+    pub fn new(knobs: &Knobs, costs: &Costs, ranks: usize, oversubscribed: bool) -> Self {
+        let mut table = Self::empty(knobs, costs, ranks, oversubscribed);
         for (title, collective) in collectives() {
             table.add(title, &collective);
         }
         table
     }
 
-    /// The table for a communicator of a job on several nodes; `crowded`: one of them has more ranks than processors.
+    /// The table for a communicator of a job on several nodes; `oversubscribed`: on one of them
+    /// ranks outnumber processors.
     #[must_use]
-    pub fn between(knobs: &Knobs, costs: &Costs, nodes: &MembersByNode, crowded: bool) -> Self {
-        let mut table = Self::empty(knobs, costs, nodes.largest(), crowded);
+    pub fn between(
+        knobs: &Knobs,
+        costs: &Costs,
+        nodes: &MembersByNode,
+        oversubscribed: bool,
+    ) -> Self {
+        let mut table = Self::empty(knobs, costs, nodes.largest(), oversubscribed);
         if table.channels > 0 {
             // A rank has room for all ranks of the job.
             table.channels = channels(knobs, nodes.ranks());
@@ -156,8 +163,8 @@ impl Table {
         table
     }
 
-    fn empty(knobs: &Knobs, costs: &Costs, ranks: usize, crowded: bool) -> Self {
-        let relay_min = Some(relay_min(knobs, crowded)).filter(|&min| min < usize::MAX);
+    fn empty(knobs: &Knobs, costs: &Costs, ranks: usize, oversubscribed: bool) -> Self {
+        let relay_min = Some(relay_min(knobs, oversubscribed)).filter(|&min| min < usize::MAX);
         let limits = PlacementLimits::new(knobs, costs, ranks);
         Self {
             ranks,

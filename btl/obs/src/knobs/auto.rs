@@ -37,7 +37,7 @@ pub struct Situation {
     /// Ranks of the job.
     pub ranks: usize,
     /// Whether ranks outnumber processors.
-    pub crowded: bool,
+    pub oversubscribed: bool,
     /// Whether the receiver maps the memory: it lies in the heap, or is attached.
     pub mapped: bool,
     /// Bytes of the message.
@@ -55,9 +55,9 @@ pub struct Situation {
 impl Situation {
     /// As [`Self::here`], in a job whose ranks outnumber its processors or do not.
     #[must_use]
-    pub fn among(crowded: bool) -> Self {
+    pub fn among(oversubscribed: bool) -> Self {
         Self {
-            crowded,
+            oversubscribed,
             ..Self::here()
         }
     }
@@ -69,7 +69,7 @@ impl Situation {
         Self {
             strings_take_lines: machine::strings_take_lines(),
             ranks: 2,
-            crowded: false,
+            oversubscribed: false,
             mapped: false,
             len: 0,
             copied_from: None,
@@ -217,10 +217,10 @@ pub(super) fn writes_strings(knobs: &Knobs, situation: &Situation) -> bool {
 }
 
 const BY_STRINGS: &str = "where chunks are written by strings";
-const CROWDED: &str = "where ranks outnumber processors";
+const OVERSUBSCRIBED: &str = "where ranks outnumber processors";
 
-fn crowded(_: &Knobs, situation: &Situation) -> bool {
-    situation.crowded
+fn oversubscribed(_: &Knobs, situation: &Situation) -> bool {
+    situation.oversubscribed
 }
 
 /// Whether a knob says from which size on a layer copies memory of this kind. Each layer has one, whose rule is where
@@ -436,20 +436,20 @@ pub(super) static HEAP_SIZE: Auto = Auto::Found(
     "the machine's memory, rounded up to a power of two. It is less where the address space (ulimit -v) or files (ulimit -f) are limited",
 );
 pub(super) static COLL_RELAY_MIN: Auto = Auto::Cases(
-    &[case(Value::Never, CROWDED, crowded)],
+    &[case(Value::Never, OVERSUBSCRIBED, oversubscribed)],
     Value::Size(seeds::RELAY_MIN),
 );
 pub(super) static COLL_ASK: Auto = Auto::Computed(
     || {
         let [short, long] = seeds::ASK_SIZES.map(|size| show_size(size as usize));
         format!(
-            "off {CROWDED}. Else it is on where {} times the cost curve eager is below get, at {short} and at {long}",
+            "off {OVERSUBSCRIBED}. Else it is on where {} times the cost curve eager is below get, at {short} and at {long}",
             seeds::ASK_MARGIN,
         )
     },
     |_, situation| {
         let cheaper = situation.copies.as_ref().is_some_and(chunks_are_cheaper);
-        Value::Word(if cheaper && !situation.crowded {
+        Value::Word(if cheaper && !situation.oversubscribed {
             "on"
         } else {
             "off"
@@ -458,17 +458,17 @@ pub(super) static COLL_ASK: Auto = Auto::Computed(
 );
 pub(super) static WAIT_SPIN: Auto = Auto::Cases(
     &[case(
-        Value::Count(seeds::WAITS_CROWDED.spin),
-        CROWDED,
-        crowded,
+        Value::Count(seeds::WAITS_OVERSUBSCRIBED.spin),
+        OVERSUBSCRIBED,
+        oversubscribed,
     )],
     Value::Count(seeds::WAITS.spin),
 );
 pub(super) static WAIT_YIELD: Auto = Auto::Cases(
     &[case(
-        Value::Count(seeds::WAITS_CROWDED.yields),
-        CROWDED,
-        crowded,
+        Value::Count(seeds::WAITS_OVERSUBSCRIBED.yields),
+        OVERSUBSCRIBED,
+        oversubscribed,
     )],
     Value::Count(seeds::WAITS.yields),
 );

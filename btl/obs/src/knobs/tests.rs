@@ -64,7 +64,7 @@ fn what_auto_stands_for_would_be_accepted() {
         chunks: 1.0,
         call: 2.0,
     };
-    for (strings_take_lines, crowded, mapped) in [
+    for (strings_take_lines, oversubscribed, mapped) in [
         (false, false, false),
         (true, false, true),
         (false, true, true),
@@ -72,8 +72,8 @@ fn what_auto_stands_for_would_be_accepted() {
     ] {
         let situation = Situation {
             strings_take_lines,
-            ranks: if crowded { 100 } else { 2 },
-            crowded,
+            ranks: if oversubscribed { 100 } else { 2 },
+            oversubscribed,
             mapped,
             len: 1 << 20,
             copied_from: Some(128 * KIB),

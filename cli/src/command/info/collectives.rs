@@ -65,12 +65,12 @@ impl From<Choice> for Row {
 pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
     let settings = onecopy::tune::settings()?;
     let nodes = Nodes::blocks(args.ranks as usize, args.nodes as usize);
-    let crowded = nodes.largest() > Machine::here().uncrowded_ranks;
+    let oversubscribed = nodes.largest() > Machine::here().polling_ranks;
     let (knobs, costs) = (&settings.knobs, &settings.costs);
     let table = if nodes.count() == 1 {
-        Table::new(knobs, costs, nodes.ranks(), crowded)
+        Table::new(knobs, costs, nodes.ranks(), oversubscribed)
     } else {
-        Table::between(knobs, costs, &nodes, crowded)
+        Table::between(knobs, costs, &nodes, oversubscribed)
     };
     let listing = Listing {
         ranks: table.ranks,

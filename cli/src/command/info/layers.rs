@@ -31,7 +31,7 @@ pub(super) struct Pair {
     pub(super) ranks: usize,
     pub(super) peer: usize,
     /// Whether ranks outnumber processors.
-    pub(super) crowded: bool,
+    pub(super) oversubscribed: bool,
     /// What leads to the peer, if it is on another node.
     pub(super) wire: Option<Wire>,
 }
@@ -51,14 +51,14 @@ impl fmt::Display for Pair {
         let Self {
             rank, ranks, peer, ..
         } = self;
-        let crowd = if self.crowded {
+        let demand = if self.oversubscribed {
             "outnumber the processors: waits yield and sleep"
         } else {
             "do not outnumber the processors: waits poll"
         };
         write!(
             f,
-            "rank {rank} of {ranks} towards rank {peer}; the ranks {crowd}"
+            "rank {rank} of {ranks} towards rank {peer}; the ranks {demand}"
         )?;
         match &self.wire {
             Some(wire) => {

@@ -71,7 +71,7 @@ fn knobs(node: &str) -> Knobs {
     Knobs {
         node: (!node.is_empty()).then(|| node.to_owned()),
         join_timeout: LONG,
-        // Threads of a crowded machine are silent for long.
+        // Threads of an oversubscribed machine are silent for long.
         node_timeout: Duration::from_secs(30),
         ..Knobs::default()
     }
