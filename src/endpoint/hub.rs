@@ -6,7 +6,8 @@
 //!
 //! A wire that is not polled is found by its descriptor. A call may look at it all the same, for the message that it
 //! waits for. It may read more than that, and no descriptor tells of bytes that are read. So such a wire is *noted* in
-//! the set, and the rank polls it from its next look at the hub on. It does not sleep before.
+//! the set, and the rank polls it from its next look at the hub on. It does not fall asleep before. Where another
+//! thread of it sleeps already, that is after its period (`ONECOPY_LIVENESS_PERIOD`) at the latest.
 
 mod waker;
 

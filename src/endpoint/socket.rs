@@ -399,6 +399,8 @@ impl Medium for Socket {
         if let Some((mut feed, input)) = self.feed() {
             input.advance(&mut feed);
         }
+        // What no receive wants of a chunk is read there, and the next record with it.
+        self.note_read();
         false
     }
 
@@ -447,6 +449,9 @@ impl Socket {
 
     pub(super) fn push_out(&mut self) {
         self.flush();
+        if !self.polled {
+            self.send_credit();
+        }
     }
 
     pub(super) fn credit_back(&self) -> u64 {

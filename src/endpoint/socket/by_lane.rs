@@ -112,10 +112,13 @@ impl Socket {
                 lane_state.lanes.lock().poll();
                 return self.ended(End::Closed);
             }
-            Ok(count) => lane_state
-                .incoming
-                .control
-                .extend_from_slice(&bytes[..count]),
+            Ok(count) => {
+                lane_state
+                    .incoming
+                    .control
+                    .extend_from_slice(&bytes[..count]);
+                self.note_read();
+            }
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM) => {}
             Err(errno) => return self.ended(End::Failed(errno)),
         }

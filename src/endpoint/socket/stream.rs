@@ -58,6 +58,11 @@ impl Stream {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn take_noted(&self) -> Vec<u32> {
+        self.set.take_noted()
+    }
+
     pub(super) fn watch(&self, write: bool) {
         if self.watched {
             // It was added; what is refused now is found by the next poll.

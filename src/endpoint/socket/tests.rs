@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 use super::*;
+use crate::endpoint::RecordRoom;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use onecopy_btl::lanes::{Lanes, Offer};
 use onecopy_btl::layers::verbs::settings;
@@ -331,4 +332,26 @@ fn credit_of_a_stream_that_is_not_polled_goes_out_at_once() {
     assert_eq!(credit_seen(&mut other, 100), 100);
     one.give_credit(200);
     assert_eq!(credit_seen(&mut other, 200), 200);
+}
+
+/// Two records come with one read, and a call takes the first one only. No descriptor tells of the second one.
+#[test]
+fn a_stream_that_is_read_and_not_polled_is_noted() {
+    let [mut one, mut other] = pair();
+    for polled in [true, false] {
+        other.set_polling(polled);
+        for meta in [1, 2] {
+            one.claim(0).expect("room").publish(1, 0, meta);
+        }
+        assert!(one.has_output() && !other.has_unread());
+        one.push_out();
+        let (first, _) = next(&mut other).expect("a record");
+        assert_eq!(first.meta, 1);
+        other.pass(first, None);
+        let noted = other.stream.as_ref().expect("a connection").take_noted();
+        assert_eq!(noted, if polled { vec![] } else { vec![0] });
+        let (second, _) = next(&mut other).expect("a record");
+        assert_eq!(second.meta, 2);
+        other.pass(second, None);
+    }
 }
