@@ -258,11 +258,12 @@ impl Table {
         let (scheme, given) = self.scheme(collective, len);
         let mapped = scheme.placement(given, self.limits.maps, &self.limits);
         let learned = self.learns && given >= observed::MIN && scheme.has_two_ways(&self.limits);
+        let unlearned = scheme.placement(given, false, &self.limits);
         let plain = if learned && !self.limits.over_calls {
             // What is learned begins with calls of the kernel.
             scheme.placement_to_read(given, false, &self.limits)
         } else {
-            scheme.placement(given, false, &self.limits)
+            unlearned
         };
         let placed = why_placed(mapped);
         let places = if mapped == plain {
@@ -278,6 +279,13 @@ impl Table {
         if learned && given > self.temp_max {
             reason
                 .push_str("; other, in calls that wait: by the kernel or not, as times were seen");
+        }
+        if plain != unlearned {
+            reason.push_str("; other, in calls that do not wait: ");
+            reason.push_str(match unlearned {
+                Placement::Pieces => "in pieces",
+                _ => "as a message",
+            });
         }
         ((name(mapped), name(plain)), label(scheme), reason)
     }
