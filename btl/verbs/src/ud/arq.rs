@@ -237,10 +237,13 @@ impl Arq {
             (self.asks, self.asked) = (true, now);
             self.sent.was_silent();
         }
-        if self.owed > 0 && now >= self.owed_since + DELAY {
-            self.must_acknowledge = true;
-        }
+        self.acknowledge_in_time(now);
         Ok(())
+    }
+
+    /// Acknowledges what has waited for long enough. Nothing is judged by that, so whether all was read does not count.
+    pub(super) fn acknowledge_in_time(&mut self, now: Duration) {
+        self.must_acknowledge |= self.owed > 0 && now >= self.owed_since + DELAY;
     }
 
     /// When something is due by the clock.

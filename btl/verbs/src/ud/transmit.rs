@@ -69,12 +69,12 @@ impl<P: Provider> Datagrams<P> {
         }
     }
 
-    /// Does what is due by the clock, as far as all that has come was read.
+    /// Does what is due by the clock. Peers are judged as far as all that has come was read.
     pub(super) fn tend(&mut self) {
         if self.schedule.count(List::Watched) == 0 {
             return;
         }
-        let now = self.watermark.at();
+        let (now, read_to) = (self.time.last(), self.watermark.at());
         for _ in 0..self.schedule.begin_round(now) {
             let Some((name, lane)) = self.schedule.take(List::Watched, &mut self.lanes) else {
                 continue;
@@ -82,8 +82,9 @@ impl<P: Provider> Datagrams<P> {
             if lane.failed.is_some() {
                 continue;
             }
-            match lane.arq.tend(now) {
-                Ok(()) => self.go_out(name, self.time.last()),
+            lane.arq.acknowledge_in_time(now);
+            match lane.arq.tend(read_to) {
+                Ok(()) => self.go_out(name, now),
                 Err(reason) => {
                     let path = lane.peer.map(|peer| peer.path);
                     let limit = self.settings.silence;
