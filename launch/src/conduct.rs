@@ -214,7 +214,10 @@ impl Conductor {
             self.end_phase();
         }
         if self.notice.take_if(|due| now >= *due).is_some() {
-            let living = |&rank: &usize| self.ranks[rank].death.is_none();
+            let living = |&rank: &usize| {
+                let found = &self.ranks[rank];
+                found.death.is_none() && how_ended(found.pid).is_none()
+            };
             let living: Vec<usize> = (0..self.ranks.len()).filter(living).collect();
             self.say_living("waiting for", &living);
         }
