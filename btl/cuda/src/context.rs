@@ -22,6 +22,40 @@ unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
+/// The context that all of the process share on a device, with its number. After a reset of the device another one has
+/// the same handle, and nothing of this one is there any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ContextId {
+    pub(crate) device: i32,
+    pub(crate) number: u64,
+}
+
+impl ContextId {
+    /// Makes it the thread's context.
+    ///
+    /// # Errors
+    ///
+    /// It is gone, or the driver refuses it.
+    pub(crate) fn enter(self, driver: &'static Library) -> Result<Entered, Error> {
+        let context = primary(driver, self.device)?;
+        let entered = context.enter(driver)?;
+        match context.id(driver) == Some(self.number) {
+            true => Ok(entered),
+            false => Err(self.gone()),
+        }
+    }
+
+    /// That it is gone.
+    pub(crate) fn gone(self) -> Error {
+        Error::ours(
+            "cuCtxGetId",
+            format!("context {} of device {}", self.number, self.device),
+            "the context has ended",
+            "keep the context, and the device, until messages of its memory are complete",
+        )
+    }
+}
+
 /// The thread's context is this one until it is dropped; then it is again what it was.
 ///
 /// The program may be capturing a stream of its own for a graph, and then most calls would end that. What is called

@@ -21,7 +21,7 @@ mod opening;
 pub use mappings::{close_all, forget};
 pub use offer::{BYTES, Offering, Shown};
 
-use crate::context::{Context, primary};
+use crate::context::{Context, ContextId, primary};
 use crate::copies::in_process;
 use crate::error::Error;
 use crate::lane::{Between, Event, Lane};
@@ -114,6 +114,8 @@ struct Waiting {
     /// Where the bytes begin: an address, or a place in the mapping.
     from: u64,
     lane: Arc<Lane>,
+    /// The context that copies. What is in reach is so in this one alone.
+    own: ContextId,
     /// That of the bytes' device, if it is another one's of this process.
     context: Option<Context>,
     device: Arc<Device>,
@@ -310,6 +312,13 @@ impl Fetch {
                 "the buffer of the receive is not in one allocation of a device".into(),
             ));
         };
+        let lane = Lane::of(driver, primary(driver, to.device)?, to.device)?;
+        let Some(own) = lane.context_id() else {
+            return Ok(Err(
+                "the driver is older than CUDA 12, and does not tell one context from the next"
+                    .into(),
+            ));
+        };
         let (from, keep, context) = match origin {
             Origin::Own { reading, address } => {
                 let Some(from) = in_device(driver, address, len)? else {
@@ -335,7 +344,7 @@ impl Fetch {
                 if !identity::reaches(driver, to.device, device) {
                     return Ok(Err(out_of_reach(to.device, device)));
                 }
-                match mappings::get(driver, Key::of(peer, to.device, &shown)) {
+                match mappings::get(driver, Key::of(peer, own, &shown)) {
                     Ok(mapping) => (shown.offset, Keep::Mapping(mapping), None),
                     Err(why) => return Ok(Err(why)),
                 }
@@ -344,9 +353,10 @@ impl Fetch {
         Ok(Ok(Waiting {
             keep,
             from,
-            lane: Lane::of(driver, primary(driver, to.device)?, to.device)?,
+            lane,
+            own,
             context,
-            device: Device::of(driver, to.device),
+            device: Device::of(driver, own),
             since: Instant::now(),
         }))
     }
@@ -354,6 +364,8 @@ impl Fetch {
     /// Begins the copy, if all is ready.
     fn wait(&self, mut waiting: Waiting, len: u64) -> Result<Stepped, Error> {
         let declined = |why: Arc<str>| Ok(Stepped::Ends(End::Declined(why)));
+        // In another context the program has other memory where the mapping was, and the scratch memory.
+        drop(waiting.own.enter(in_process()?)?);
         let base = match &waiting.keep {
             Keep::Reading(_) => 0,
             Keep::Mapping(mapping) => match mapping.look() {

@@ -6,7 +6,7 @@
 //! for which its caller answers until the event behind it is complete.
 #![allow(unsafe_code, reason = "calls of the driver")]
 
-use crate::context::{Context, Entered};
+use crate::context::{Context, ContextId, Entered};
 use crate::error::{Error, check};
 use cuda_sys::*;
 use std::ptr::null_mut;
@@ -111,6 +111,12 @@ impl Lane {
     /// The ordinal of its device.
     pub(crate) fn device(&self) -> i32 {
         self.device
+    }
+
+    /// The number of its context. None: the driver does not tell it.
+    pub(crate) fn context_id(&self) -> Option<ContextId> {
+        let device = self.device;
+        self.id.map(|number| ContextId { device, number })
     }
 
     fn stream(&self, direction: Direction) -> CUstream {

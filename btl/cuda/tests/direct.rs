@@ -8,72 +8,19 @@
 
 #[path = "driver/build.rs"]
 mod build;
+#[path = "driver/fetches.rs"]
+mod fetches;
 #[path = "driver/harness.rs"]
 mod harness;
 #[path = "../../../tests/harness/limit.rs"]
 mod limit;
 
+use fetches::*;
 use harness::*;
 use onecopy_cuda::direct::{BYTES, By, End, Fetch, Offering, forget};
 use onecopy_shm::sync::{AtomicU32, Ordering};
-use std::ptr::null_mut;
 
 const LEN: usize = 3 << 20;
-
-/// The context that all of the process share is the thread's one until this is dropped.
-struct Shared<'d>(&'d Driver);
-
-impl<'d> Shared<'d> {
-    fn enter(driver: &'d Driver) -> Self {
-        let mut context = null_mut();
-        // SAFETY: the place for the answer is ours.
-        unsafe { (driver.library.cuDevicePrimaryCtxRetain)(&raw mut context, 0) };
-        // SAFETY: a context that stays.
-        assert_eq!(unsafe { (driver.library.cuCtxPushCurrent)(context) }, 0);
-        Self(driver)
-    }
-}
-
-impl Drop for Shared<'_> {
-    fn drop(&mut self) {
-        let mut popped = null_mut();
-        // SAFETY: the place for the answer is ours.
-        unsafe { (self.0.library.cuCtxPopCurrent)(&raw mut popped) };
-    }
-}
-
-fn fetch_to(room: Option<(u64, u64)>) -> Fetch {
-    // SAFETY: memory of the test, which waits.
-    unsafe { Fetch::new(room) }
-}
-
-fn end_of(fetch: &Fetch) -> End {
-    let mut end = None;
-    let ended = limit::wait_until(|| {
-        end = fetch.end();
-        if end.is_none() {
-            assert_eq!(fetch.settled(), None, "it is at work");
-            fetch.advance();
-        }
-        end.is_some()
-    });
-    assert!(ended, "it never ends");
-    end.expect("an end")
-}
-
-/// A device that is late makes a fetch decline; then it is tried again.
-fn fetched(to: u64, offering: &Offering, len: usize) {
-    for _ in 0..50 {
-        let fetch = fetch_to(Some((to, len as u64)));
-        assert!(fetch.accept(By::Own, &offering.own(), len as u64));
-        match end_of(&fetch) {
-            End::All => return,
-            End::Declined(_) => {}
-            End::Failed(error) => panic!("{error}"),
-        }
-    }
-    panic!("never");
-}
 
 fn declined(fetch: &Fetch, reason: &str) {
     match end_of(fetch) {

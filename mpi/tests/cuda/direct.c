@@ -175,6 +175,7 @@ static void to_itself(void) {
     static const enum kind DEVICES[] = { DEVICE, POOLED, MAPPED };
     int once = is_once;
     is_once = getenv("ONECOPY_DEVICE_MAPPINGS") == NULL || strcmp(getenv("ONECOPY_DEVICE_MAPPINGS"), "0") != 0;
+    if (getenv("MODEL_CUDA_OLD")) is_once = 0;
     unsigned long before = between();
     for (int from = 0; from < 3; from++) {
         for (int to = 0; to < 3; to++) {

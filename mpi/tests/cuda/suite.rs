@@ -138,7 +138,8 @@ fn long_messages_between_devices_are_copied_once() {
     passes("direct", &["once"], &[("MODEL_CUDA_MAPPINGS", "1")], word);
 }
 
-/// Handles that the driver does not give out or does not open, devices out of reach, none that may be open.
+/// Handles that the driver does not give out or does not open, devices out of reach, none that may be open, contexts
+/// without a number.
 #[test]
 fn what_no_device_can_fetch_is_staged() {
     let word = "from device to device";
@@ -147,7 +148,9 @@ fn what_no_device_can_fetch_is_staged() {
     }
     let apart = [("MODEL_CUDA_DEVICES", "2"), ("MODEL_CUDA_APART", "1")];
     passes("direct", &["staged", "apart"], &apart, word);
-    passes("direct", &["staged"], &[("MODEL_CUDA_MAPPINGS", "0")], word);
+    for driver in [("MODEL_CUDA_MAPPINGS", "0"), ("MODEL_CUDA_OLD", "1")] {
+        passes("direct", &["staged"], &[driver], word);
+    }
     passes(
         "direct",
         &["staged"],
@@ -159,6 +162,11 @@ fn what_no_device_can_fetch_is_staged() {
 #[test]
 fn memory_that_comes_and_goes_is_never_taken_for_what_it_was() {
     passes("churn", &["10000"], &[], "always the new one");
+}
+
+#[test]
+fn what_was_open_before_a_reset_of_the_device_is_not_used_behind_it() {
+    passes("reset", &[], &[], "after a reset");
 }
 
 /// Amid a copy from it, and to it.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Allocations of peers that this process has open: a bounded list, the least recently used first.
 //!
-//! A mapping is kept by who offered it, the own device, its base, its number and its handle. Who copies from one keeps
-//! it; when nobody does and the list has let it go, it is closed.
+//! A mapping is kept by who offered it, the own device's context, its base, its number and its handle. Who copies from
+//! one keeps it; when nobody does and the list has let it go, it is closed.
 
 use super::helper;
 use super::opening::{Key, close, open};
@@ -78,9 +78,9 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         let (state, driver) = (lock(&self.state).clone(), self.driver.get().copied());
         if let (State::Open(address), Some(driver)) = (state, driver) {
-            let device = self.key.device;
+            let context = self.key.context;
             // What cannot be closed ends with the process.
-            helper::leave(Box::new(move || _ = close(driver, device, address)));
+            helper::leave(Box::new(move || _ = close(driver, context, address)));
         }
     }
 }
@@ -239,12 +239,16 @@ pub fn close_all() {
 mod tests {
     use super::super::offer::HANDLE;
     use super::*;
+    use crate::context::ContextId;
     use cuda_sys::CUDA_ERROR_MAP_FAILED;
 
     fn key(peer: u32, base: u64, id: u64) -> Key {
         Key {
             peer,
-            device: 0,
+            context: ContextId {
+                device: 0,
+                number: 1,
+            },
             base,
             size: 100,
             id,
@@ -316,6 +320,22 @@ mod tests {
             ..key(1, 5, 2)
         };
         new(&mut mappings, forged);
+    }
+
+    #[test]
+    fn what_was_open_in_a_context_that_is_gone_is_not_used_in_the_next_one() {
+        let of = |device, number, base| Key {
+            context: ContextId { device, number },
+            ..key(1, base, base)
+        };
+        let mut mappings = Mappings::new();
+        let old = [of(0, 1, 5), of(0, 1, 6)].map(|key| new(&mut mappings, key));
+        let other_device = new(&mut mappings, of(1, 2, 5));
+        let young = new(&mut mappings, of(0, 3, 5));
+        assert!(!Arc::ptr_eq(&old[0], &young));
+        assert!(old.iter().all(|old| Arc::strong_count(old) == 1));
+        assert_eq!(Arc::strong_count(&other_device), 2);
+        assert!(is_known(&mut mappings, of(0, 3, 5)));
     }
 
     #[test]

@@ -5,13 +5,14 @@
 //! short one between addresses of ours goes before, and is seen to end within one call.
 //!
 //! # Safety
-//! The memory is ours, allocated once and never given back. Nobody else knows it, and nobody reads what is in it. The
-//! place for the driver's answer is ours.
+//! The memory is ours, allocated once in a context and never given back. It is used in that context alone, since in a
+//! later one the program may have memory there. Nobody else knows it, and nobody reads what is in it. The place for the
+//! driver's answer is ours.
 #![allow(unsafe_code, reason = "memory of ours in a device")]
 
 use super::helper;
 use super::{PATIENCE, reason};
-use crate::context::primary;
+use crate::context::ContextId;
 use crate::error::{Error, check};
 use crate::lane::{Between, Event, Lane};
 use crate::pipeline::lock;
@@ -30,9 +31,9 @@ const WITHIN: Duration = Duration::from_micros(200);
 /// more than most have.
 const OTHERS: Duration = Duration::from_secs(1);
 
-/// What is known of a device.
+/// What is known of a device, while it has this context.
 pub(super) struct Device {
-    ordinal: i32,
+    context: ContextId,
     state: Mutex<State>,
     copies: Mutex<Copies>,
 }
@@ -80,14 +81,16 @@ pub(super) enum Found {
 static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
 
 impl Device {
-    /// The device of an ordinal, which is made ready if it is the first time.
-    pub(super) fn of(driver: &'static Library, ordinal: i32) -> Arc<Self> {
+    /// The device of a context, which is made ready if it is the first time.
+    pub(super) fn of(driver: &'static Library, context: ContextId) -> Arc<Self> {
         let mut devices = lock(&DEVICES);
-        if let Some(device) = devices.iter().find(|device| device.ordinal == ordinal) {
+        if let Some(device) = devices.iter().find(|device| device.context == context) {
             return Arc::clone(device);
         }
+        // What was there before is gone with its context.
+        devices.retain(|device| device.context.device != context.device);
         let device = Arc::new(Self {
-            ordinal,
+            context,
             state: Mutex::new(State::Preparing(Instant::now())),
             copies: Mutex::new(Copies {
                 count: 0,
@@ -120,7 +123,7 @@ impl Device {
 
     /// Allocates its memory. That may wait for it.
     fn prepare(&self, driver: &'static Library) {
-        *lock(&self.state) = match allocate(driver, self.ordinal) {
+        *lock(&self.state) = match allocate(driver, self.context) {
             Ok(scratch) => State::Ready {
                 scratch,
                 begun: None,
@@ -173,9 +176,9 @@ impl Device {
     }
 }
 
-/// Memory of ours in a device, in the context that all of the process share.
-fn allocate(driver: &'static Library, device: i32) -> Result<u64, Error> {
-    let _entered = primary(driver, device)?.enter(driver)?;
+/// Memory of ours in a device.
+fn allocate(driver: &'static Library, context: ContextId) -> Result<u64, Error> {
+    let _entered = context.enter(driver)?;
     let mut address = 0;
     let bytes = SCRATCH;
     // SAFETY: the place for the answer is ours.

@@ -6,7 +6,7 @@
 #![allow(unsafe_code, reason = "calls of the driver")]
 
 use super::offer::{HANDLE, Shown};
-use crate::context::primary;
+use crate::context::ContextId;
 use crate::error::{Error, check};
 use cuda_sys::*;
 use std::ffi::c_char;
@@ -15,8 +15,8 @@ use std::ffi::c_char;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) peer: u32,
-    /// The own device.
-    pub(super) device: i32,
+    /// The own device, and the context in which it is open.
+    pub(super) context: ContextId,
     pub(super) base: u64,
     pub(super) size: u64,
     /// The allocation's number in the peer's process.
@@ -25,10 +25,10 @@ pub(super) struct Key {
 }
 
 impl Key {
-    pub(super) fn of(peer: u32, device: i32, shown: &Shown) -> Self {
+    pub(super) fn of(peer: u32, context: ContextId, shown: &Shown) -> Self {
         Self {
             peer,
-            device,
+            context,
             base: shown.base,
             size: shown.size,
             id: shown.id,
@@ -36,17 +36,19 @@ impl Key {
         }
     }
 
-    /// Whether an allocation is gone since this one is there: both have the same place.
+    /// Whether the other one is gone since this one is there. Both have the same place, or the own device has another
+    /// context.
     pub(super) fn replaces(&self, other: &Self) -> bool {
-        self != other
-            && (self.peer, self.device, self.base) == (other.peer, other.device, other.base)
+        let is_here = self.context.device == other.context.device;
+        let is_same_place = (self.peer, self.base) == (other.peer, other.base);
+        self != other && is_here && (is_same_place || self.context != other.context)
     }
 }
 
 /// Opens what a peer has shown, and looks whether all of it is there.
 pub(super) fn open(driver: &'static Library, key: &Key) -> Result<u64, Error> {
     let about = || format!("{} bytes of rank {}", key.size, key.peer);
-    let _entered = primary(driver, key.device)?.enter(driver)?;
+    let _entered = key.context.enter(driver)?;
     let handle = CUipcMemHandle {
         reserved: key.handle.map(|byte| byte as c_char),
     };
@@ -65,7 +67,7 @@ pub(super) fn open(driver: &'static Library, key: &Key) -> Result<u64, Error> {
     if found.is_ok() && is_whole {
         return Ok(address);
     }
-    let _ = close(driver, key.device, address);
+    let _ = close(driver, key.context, address);
     found?;
     Err(Error::ours(
         "cuIpcOpenMemHandle",
@@ -75,9 +77,13 @@ pub(super) fn open(driver: &'static Library, key: &Key) -> Result<u64, Error> {
     ))
 }
 
-/// Closes a mapping.
-pub(super) fn close(driver: &'static Library, device: i32, address: u64) -> Result<(), Error> {
-    let _entered = primary(driver, device)?.enter(driver)?;
+/// Closes a mapping. In another context something else may be at its address.
+pub(super) fn close(
+    driver: &'static Library,
+    context: ContextId,
+    address: u64,
+) -> Result<(), Error> {
+    let _entered = context.enter(driver)?;
     // SAFETY: an opened mapping, from which nobody copies any more.
     let code = unsafe { (driver.cuIpcCloseMemHandle)(address) };
     check(driver, code, "cuIpcCloseMemHandle", || {

@@ -44,6 +44,7 @@ pub(crate) type Handle = *mut c_void;
 functions! {
     create: fn(*mut CUcontext, c_uint, c_int) -> c_int = c"cuCtxCreate_v2";
     destroy: fn(CUcontext) -> c_int = c"cuCtxDestroy_v2";
+    reset: fn(c_int) -> c_int = c"cuDevicePrimaryCtxReset_v2";
     set_current: fn(CUcontext) -> c_int = c"cuCtxSetCurrent";
     managed: fn(*mut u64, usize, c_uint) -> c_int = c"cuMemAllocManaged";
     blocking_copy: fn(*mut c_void, u64, usize) -> c_int = c"cuMemcpyDtoH_v2";

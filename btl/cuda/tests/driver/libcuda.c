@@ -15,7 +15,8 @@
  *
  * Names and numbers are those of the interface. Environment: MODEL_CUDA_DEVICES says how many devices there are,
  * MODEL_CUDA_APART that none reaches another one's memory. MODEL_CUDA_IPC=refused gives out no handle,
- * MODEL_CUDA_IPC=closed opens none. MODEL_CUDA_MAPPINGS says how many may be open.
+ * MODEL_CUDA_IPC=closed opens none. MODEL_CUDA_MAPPINGS says how many may be open. With MODEL_CUDA_OLD, contexts have
+ * no number, as before CUDA 12.
  */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -88,7 +89,7 @@ struct context {
 	int device;
 	unsigned long long id;
 	int references;
-	bool alive;
+	bool alive, was_reset;
 	CUresult error;
 	struct stream *legacy;
 	struct stream *streams;
@@ -768,7 +769,7 @@ static void end_stream(struct stream *stream)
 CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
 {
 	*id = context->id;
-	return SUCCESS;
+	return getenv("MODEL_CUDA_OLD") ? NOT_SUPPORTED : SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
@@ -778,10 +779,14 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	if (device < 0 || device >= devices)
 		return INVALID_DEVICE;
 	pthread_mutex_lock(&lock);
-	primary[device].references++;
-	if (!primary[device].alive && primary[device].references == 1)
-		primary[device].alive = true;
-	*context = &primary[device];
+	struct context *shared = &primary[device];
+	shared->references++;
+	if (shared->was_reset || (!shared->alive && shared->references == 1)) {
+		shared->alive = true;
+		shared->was_reset = false;
+		shared->id = ++next_id;
+	}
+	*context = shared;
 	pthread_mutex_unlock(&lock);
 	return SUCCESS;
 }
@@ -817,21 +822,44 @@ CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
 	return SUCCESS;
 }
 
-CUresult cuCtxDestroy_v2(CUcontext context)
+/* All that a context has is gone. */
+static void end_context(struct context *context)
 {
-	pthread_mutex_lock(&lock);
 	context->alive = false;
 	for (struct allocation *a = allocations, *next; a; a = next) {
 		next = a->next;
 		if (a->context == context)
 			forget(a);
 	}
-	if (current() == context)
-		depth--;
 	for (struct stream *stream = context->streams; stream; stream = stream->next)
 		end_stream(stream);
 	if (context->legacy)
 		end_stream(context->legacy);
+}
+
+/* It has the same handle when it is retained again, and is another one. */
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+	if (device < 0 || device >= devices)
+		return INVALID_DEVICE;
+	pthread_mutex_lock(&lock);
+	struct context *shared = &primary[device];
+	end_context(shared);
+	shared->streams = shared->legacy = NULL;
+	shared->error = SUCCESS;
+	shared->was_reset = true;
+	shared->id = ++next_id;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+	pthread_mutex_lock(&lock);
+	end_context(context);
+	if (current() == context)
+		depth--;
 	ended = context;
 	pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&lock);

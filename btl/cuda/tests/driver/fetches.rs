@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Copies from device to device within a process. Included by tests, beside `harness` and `limit`.
+//!
+//! # Safety
+//! Functions of the driver beside this file, called as its header says.
+#![allow(unsafe_code, reason = "calls of the driver")]
+
+use crate::harness::Driver;
+use crate::limit;
+use onecopy_cuda::direct::{By, End, Fetch, Offering};
+use std::ptr::null_mut;
+
+/// The context that all of the process share is the thread's one until this is dropped.
+pub(crate) struct Shared<'d>(&'d Driver);
+
+impl<'d> Shared<'d> {
+    pub(crate) fn enter(driver: &'d Driver) -> Self {
+        let mut context = null_mut();
+        // SAFETY: the place for the answer is ours.
+        unsafe { (driver.library.cuDevicePrimaryCtxRetain)(&raw mut context, 0) };
+        // SAFETY: a context that stays.
+        assert_eq!(unsafe { (driver.library.cuCtxPushCurrent)(context) }, 0);
+        Self(driver)
+    }
+}
+
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        let mut popped = null_mut();
+        // SAFETY: the place for the answer is ours.
+        unsafe { (self.0.library.cuCtxPopCurrent)(&raw mut popped) };
+    }
+}
+
+pub(crate) fn fetch_to(room: Option<(u64, u64)>) -> Fetch {
+    // SAFETY: memory of the test, which waits.
+    unsafe { Fetch::new(room) }
+}
+
+pub(crate) fn end_of(fetch: &Fetch) -> End {
+    let mut end = None;
+    let ended = limit::wait_until(|| {
+        end = fetch.end();
+        if end.is_none() {
+            assert_eq!(fetch.settled(), None, "it is at work");
+            fetch.advance();
+        }
+        end.is_some()
+    });
+    assert!(ended, "it never ends");
+    end.expect("an end")
+}
+
+/// A device that is late makes a fetch decline; then it is tried again.
+pub(crate) fn fetched(to: u64, offering: &Offering, len: usize) {
+    for _ in 0..50 {
+        let fetch = fetch_to(Some((to, len as u64)));
+        assert!(fetch.accept(By::Own, &offering.own(), len as u64));
+        match end_of(&fetch) {
+            End::All => return,
+            End::Declined(_) => {}
+            End::Failed(error) => panic!("{error}"),
+        }
+    }
+    panic!("never");
+}
