@@ -7,7 +7,8 @@
 
 use crate::error::{Error, check};
 use cuda_sys::{
-    CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_SUCCESS, CUcontext, CUstreamCaptureMode, Library,
+    CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_SUCCESS, CUcontext,
+    CUstreamCaptureMode, Library,
 };
 use std::marker::PhantomData;
 use std::ptr::null_mut;
@@ -47,12 +48,13 @@ impl ContextId {
 
     /// That it is gone.
     pub(crate) fn gone(self) -> Error {
-        Error::ours(
-            "cuCtxGetId",
-            format!("context {} of device {}", self.number, self.device),
-            "the context has ended",
-            "keep the context, and the device, until messages of its memory are complete",
-        )
+        Error {
+            call: "cuCtxGetId",
+            about: format!("context {} of device {}", self.number, self.device),
+            code: CUDA_ERROR_CONTEXT_IS_DESTROYED,
+            name: "the context has ended".to_owned(),
+            remedy: None,
+        }
     }
 }
 

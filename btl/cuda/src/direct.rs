@@ -102,11 +102,43 @@ enum Step {
     /// It waits until the bytes are in reach, and the device is free.
     Wait(Waiting),
     /// A device copies.
-    Copy {
-        event: Event,
-        keep: Keep,
-        counted: Counted,
-    },
+    Copy(Copying),
+}
+
+/// A copy that has begun.
+struct Copying {
+    lane: Arc<Lane>,
+    /// Behind it. None: there was none to be had, or it cannot be asked.
+    event: Option<Event>,
+    keep: Keep,
+    #[expect(dead_code, reason = "kept, not used")]
+    counted: Counted,
+}
+
+impl Copying {
+    /// Whether it is over. An error: so is its context. While nobody knows, it is not.
+    fn look(&mut self) -> Settled {
+        let _entered = match self.lane.enter_same() {
+            Ok(entered) => entered,
+            Err(error) => return error.ends_context().then_some(Err(error)),
+        };
+        if let Some(event) = &self.event {
+            match event.is_done() {
+                Ok(done) => return done.then_some(Ok(())),
+                Err(error) if error.ends_context() => return Some(Err(error)),
+                Err(_) => self.event = None,
+            }
+        }
+        match self.lane.is_idle(Between::Message) {
+            Ok(true) => Some(Ok(())),
+            Err(error) if error.ends_context() => Some(Err(error)),
+            // Copies of later messages keep the stream at work, but hold no event up that is recorded before them.
+            Ok(false) | Err(_) => {
+                self.event = self.lane.mark_between(Between::Message).ok();
+                None
+            }
+        }
+    }
 }
 
 struct Waiting {
@@ -281,18 +313,10 @@ impl Fetch {
                 Err(why) => Stepped::Ends(End::Declined(why)),
             }),
             Step::Wait(waiting) => self.wait(waiting, len),
-            Step::Copy {
-                event,
-                keep,
-                counted,
-            } => Ok(match event.is_done() {
-                Ok(false) => Stepped::Goes(Step::Copy {
-                    event,
-                    keep,
-                    counted,
-                }),
-                Ok(true) => Stepped::Ends(End::All),
-                Err(error) => lost(keep, error),
+            Step::Copy(mut copying) => Ok(match copying.look() {
+                None => Stepped::Goes(Step::Copy(copying)),
+                Some(Ok(())) => Stepped::Ends(End::All),
+                Some(Err(error)) => lost(copying.keep, error),
             }),
         }
     }
@@ -409,18 +433,18 @@ impl Fetch {
             return Err(error);
         }
         let counted = device.begins();
-        Ok(match lane.mark_between(Between::Message) {
-            Ok(event) => Stepped::On(Step::Copy {
-                event,
-                keep,
-                counted,
-            }),
-            Err(error) => lost(keep, error),
-        })
+        // From here on the device may touch both buffers, whatever the driver refuses.
+        let event = lane.mark_between(Between::Message).ok();
+        Ok(Stepped::On(Step::Copy(Copying {
+            lane,
+            event,
+            keep,
+            counted,
+        })))
     }
 }
 
-/// A copy has failed, or its end cannot be learned. Nobody knows whether the device still reads: it is never closed.
+/// A copy has failed, and its context with it. In that one the mapping cannot be closed.
 fn lost(keep: Keep, error: Error) -> Stepped {
     if let Keep::Mapping(mapping) = keep {
         std::mem::forget(mapping);
@@ -454,15 +478,11 @@ impl Drop for Fetch {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(Job {
-            step:
-                Step::Copy {
-                    event,
-                    keep: Keep::Mapping(mapping),
-                    ..
-                },
+            step: Step::Copy(mut copying),
             ..
         }) = job.map(|job| *job)
-            && event.is_done() != Ok(true)
+            && copying.look() != Some(Ok(()))
+            && let Keep::Mapping(mapping) = copying.keep
         {
             std::mem::forget(mapping);
         }

@@ -65,6 +65,22 @@ impl Error {
         }
     }
 
+    /// Whether it is of the context: that has failed or is gone, and no device works in it any more. Else the call
+    /// alone was refused, and work that has begun goes on.
+    pub(crate) fn ends_context(&self) -> bool {
+        let is_of_the_call = matches!(
+            self.code,
+            CUDA_SUCCESS
+                | CUDA_ERROR_INVALID_VALUE
+                | CUDA_ERROR_OUT_OF_MEMORY
+                | CUDA_ERROR_NOT_READY
+                | CUDA_ERROR_NOT_PERMITTED
+                | CUDA_ERROR_NOT_SUPPORTED
+                | CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED..CUDA_ERROR_UNKNOWN
+        );
+        !is_of_the_call
+    }
+
     /// Whether the context may be another one than it was, with the same handle.
     pub(crate) fn is_stale(&self) -> bool {
         matches!(

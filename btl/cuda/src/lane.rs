@@ -108,6 +108,14 @@ impl Lane {
         self.context.enter(self.driver)
     }
 
+    /// The same, if that is still the context in which its streams and events were made. They are gone with it.
+    pub(crate) fn enter_same(&self) -> Result<Entered, Error> {
+        match self.context_id() {
+            Some(own) => own.enter(self.driver),
+            None => self.enter(),
+        }
+    }
+
     /// The ordinal of its device.
     pub(crate) fn device(&self) -> i32 {
         self.device
@@ -205,6 +213,20 @@ impl Lane {
     pub(crate) fn mark_between(self: &Arc<Self>, which: Between) -> Result<Event, Error> {
         let stream = self.between(which)?;
         self.mark_in(stream)
+    }
+
+    /// Whether all such copies so far are done.
+    pub(crate) fn is_idle(&self, which: Between) -> Result<bool, Error> {
+        let driver = self.driver;
+        let stream = self.between(which)?;
+        let _entered = self.enter_same()?;
+        // SAFETY: a stream of the context that was just entered.
+        let code = unsafe { (driver.cuStreamQuery)(stream) };
+        if code == CUDA_ERROR_NOT_READY {
+            return Ok(false);
+        }
+        check(driver, code, "cuStreamQuery", || "a stream of ours".into())?;
+        Ok(true)
     }
 
     /// Marks the place behind all copies in a direction so far.

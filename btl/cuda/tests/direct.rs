@@ -59,19 +59,7 @@ fn a_send_is_not_over_while_a_device_reads_its_buffer() {
     let warm = Offering::of(from, LEN as u64).expect("in one allocation");
     fetched(to, &warm, LEN);
     let offering = Offering::of(from, LEN as u64).expect("in one allocation");
-    // SAFETY: copies of the device wait until they are let go; short ones do not.
-    unsafe { (driver.functions.hold)(0, 2) };
-    let before = driver.between();
-    let fetch = loop {
-        let fetch = fetch_to(Some((to, LEN as u64)));
-        assert!(fetch.accept(By::Own, &offering.own(), LEN as u64));
-        while fetch.end().is_none() && driver.between() == before {
-            fetch.advance();
-        }
-        if driver.between() > before {
-            break fetch;
-        }
-    };
+    let fetch = held(&driver, to, &offering, LEN);
     for _ in 0..1000 {
         fetch.advance();
         assert!(!offering.close() && fetch.settled().is_none());
@@ -82,10 +70,43 @@ fn a_send_is_not_over_while_a_device_reads_its_buffer() {
         !other.accept(By::Own, &offering.own(), LEN as u64),
         "it is closed"
     );
-    // SAFETY: as above.
-    unsafe { (driver.functions.hold)(0, 0) };
+    driver.let_go();
     assert_eq!(end_of(&fetch), End::All);
     assert!(offering.close());
+}
+
+/// The copy has begun, and no event can be recorded behind it: both buffers stay the device's until the copy is over.
+#[test]
+fn a_copy_without_an_event_is_not_over_while_the_device_works() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
+    let bytes = pattern(LEN, 7);
+    put(whole(from), &bytes).expect("a copy");
+    let warm = Offering::of(from, LEN as u64).expect("in one allocation");
+    fetched(to, &warm, LEN);
+    for comes_later in [false, true] {
+        put(whole(to), &pattern(LEN, 8)).expect("a copy");
+        let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+        driver.fault(NO_EVENT, 0);
+        let fetch = held(&driver, to, &offering, LEN);
+        for _ in 0..100 {
+            fetch.advance();
+            assert!(!offering.close() && fetch.settled().is_none());
+        }
+        if comes_later {
+            driver.fault(NO_FAULT, 0);
+        }
+        for _ in 0..100 {
+            fetch.advance();
+            assert!(!offering.close() && fetch.settled().is_none());
+        }
+        driver.let_go();
+        assert_eq!(end_of(&fetch), End::All);
+        assert!(offering.close());
+        driver.fault(NO_FAULT, 0);
+        assert!(get(whole(to), LEN).expect("a copy") == bytes);
+    }
 }
 
 #[test]

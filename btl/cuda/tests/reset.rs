@@ -16,7 +16,7 @@ mod limit;
 
 use fetches::*;
 use harness::*;
-use onecopy_cuda::direct::Offering;
+use onecopy_cuda::direct::{End, Offering};
 
 const LEN: usize = 1 << 20;
 /// All that the first context has is within so many bytes.
@@ -54,4 +54,25 @@ fn memory_of_a_context_that_is_gone_is_not_touched() {
     assert_eq!(driver.between(), before + 1);
     assert!(get(whole(to), LEN).expect("a copy") == bytes[..LEN]);
     assert!(get(whole(all), ALL).expect("a copy") == bytes);
+}
+
+/// With an event behind the copy, and without one.
+#[test]
+fn a_copy_whose_context_ends_fails_and_is_over() {
+    for fault in [NO_FAULT, NO_EVENT] {
+        let driver = driver();
+        let _shared = Shared::enter(&driver);
+        let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
+        let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+        driver.fault(fault, 0);
+        let fetch = held(&driver, to, &offering, LEN);
+        // SAFETY: the copy ends with the device's context.
+        assert_eq!(unsafe { (driver.functions.reset)(0) }, 0);
+        match end_of(&fetch) {
+            End::Failed(error) => assert!(error.remedy().contains("keep the context"), "{error}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(fetch.settled(), Some(Err(_))) && offering.close());
+        driver.let_go();
+    }
 }

@@ -107,7 +107,9 @@ enum model_fault {
 	MODEL_OUT_OF_MEMORY,
 	MODEL_ILLEGAL_ADDRESS,
 	MODEL_LOST_CONTEXT,
-	MODEL_NO_REGISTRATION
+	MODEL_NO_REGISTRATION,
+	/* No event behind a long copy that is not done. */
+	MODEL_NO_EVENT
 };
 void cuModelFault(enum model_fault fault, int after);
 /* Calls that waited for the device, or put work into a default stream, so far. */

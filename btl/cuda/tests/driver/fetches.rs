@@ -64,3 +64,21 @@ pub(crate) fn fetched(to: u64, offering: &Offering, len: usize) {
     }
     panic!("never");
 }
+/// A fetch whose copy has begun and is held back, until the driver lets it go.
+pub(crate) fn held(driver: &Driver, to: u64, offering: &Offering, len: usize) -> Fetch {
+    // SAFETY: copies of the device wait until they are let go; short ones do not.
+    unsafe { (driver.functions.hold)(0, 2) };
+    let before = driver.between();
+    let mut held = None;
+    let begun = limit::wait_until(|| {
+        let fetch = fetch_to(Some((to, len as u64)));
+        assert!(fetch.accept(By::Own, &offering.own(), len as u64));
+        while fetch.end().is_none() && driver.between() == before {
+            fetch.advance();
+        }
+        held = Some(fetch);
+        driver.between() > before
+    });
+    assert!(begun, "no copy begins");
+    held.expect("a fetch")
+}

@@ -64,6 +64,7 @@ functions! {
 pub(crate) const NO_FAULT: c_int = 0;
 pub(crate) const ILLEGAL: c_int = 2;
 pub(crate) const LOST: c_int = 3;
+pub(crate) const NO_EVENT: c_int = 5;
 
 pub(crate) fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
     // SAFETY: an open handle, a name that ends with a zero.
@@ -131,9 +132,10 @@ pub(crate) fn stage(library: &'static Library) {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // SAFETY: no fault is left to others; the context is ours.
-        unsafe { (self.functions.fault)(NO_FAULT, 0) };
-        // SAFETY: as above.
+        // No fault is left to others, and nothing is held back.
+        self.fault(NO_FAULT, 0);
+        self.let_go();
+        // SAFETY: the context is ours.
         unsafe { (self.functions.destroy)(self.context) };
     }
 }
@@ -169,6 +171,18 @@ impl Driver {
     pub(crate) fn between(&self) -> u64 {
         // SAFETY: a look.
         unsafe { (self.functions.between)() }
+    }
+
+    /// Makes it fail so, after so many more operations of that kind.
+    pub(crate) fn fault(&self, fault: c_int, after: c_int) {
+        // SAFETY: a fault that a test asks for.
+        unsafe { (self.functions.fault)(fault, after) };
+    }
+
+    /// Lets go what was held back.
+    pub(crate) fn let_go(&self) {
+        // SAFETY: copies that are held back alone are concerned.
+        unsafe { (self.functions.hold)(0, 0) };
     }
 
     /// A kernel that occupies the device until the word has the value.

@@ -1424,6 +1424,13 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
 		pthread_mutex_unlock(&lock);
 		return INVALID_HANDLE;
 	}
+	struct op *last = in->head;
+	while (last && last->next)
+		last = last->next;
+	if (last && last->work == COPY && last->bytes > SHORT && fails(MODEL_NO_EVENT)) {
+		pthread_mutex_unlock(&lock);
+		return OUT_OF_MEMORY;
+	}
 	struct op *op = add(in, SET_EVENT);
 	op->event = event;
 	op->turn = ++event->recorded;
