@@ -469,8 +469,24 @@ fn in_device(
     Ok((is_whole && found.is_shared(driver)?).then_some(found))
 }
 
+/// How often the helper looks whether a copy is over whose fetch is gone. Chosen by magnitude: a long message takes as
+/// long, and the helper's other tasks wait no longer for that.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Keeps what a device may read until the copy is over. The helper's thread does that.
+fn outlive(mut copying: Copying) {
+    match copying.look() {
+        None => {
+            std::thread::sleep(LOOK_AGAIN);
+            helper::leave(Box::new(move || outlive(copying)));
+        }
+        Some(Ok(())) => {}
+        Some(Err(error)) => drop(lost(copying.keep, error)),
+    }
+}
+
 impl Drop for Fetch {
-    /// A mapping from which a device may still copy is never closed.
+    /// The thread may have entered the gate, where no driver is called.
     fn drop(&mut self) {
         let job = self
             .job
@@ -478,13 +494,11 @@ impl Drop for Fetch {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(Job {
-            step: Step::Copy(mut copying),
+            step: Step::Copy(copying),
             ..
         }) = job.map(|job| *job)
-            && copying.look() != Some(Ok(()))
-            && let Keep::Mapping(mapping) = copying.keep
         {
-            std::mem::forget(mapping);
+            helper::leave(Box::new(move || outlive(copying)));
         }
     }
 }

@@ -75,6 +75,29 @@ fn a_send_is_not_over_while_a_device_reads_its_buffer() {
     assert!(offering.close());
 }
 
+/// Who drops a fetch may be the thread that moves messages, which calls no driver. The source is kept all the same.
+#[test]
+fn a_fetch_that_is_dropped_amid_its_copy_calls_no_driver_and_keeps_the_source() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
+    let warm = Offering::of(from, LEN as u64).expect("in one allocation");
+    fetched(to, &warm, LEN);
+    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let fetch = held(&driver, to, &offering, LEN);
+    let before = driver.entries();
+    drop(fetch);
+    assert_eq!(driver.entries(), before);
+    for _ in 0..1000 {
+        assert!(!offering.close(), "the device reads it");
+    }
+    driver.let_go();
+    assert!(
+        limit::wait_until(|| offering.close()),
+        "it is kept for ever"
+    );
+}
+
 /// The copy has begun, and no event can be recorded behind it: both buffers stay the device's until the copy is over.
 #[test]
 fn a_copy_without_an_event_is_not_over_while_the_device_works() {

@@ -59,6 +59,7 @@ functions! {
     registered: fn() -> u64 = c"cuModelRegistered";
     hold: fn(c_int, c_int) -> () = c"cuModelHold";
     between: fn() -> u64 = c"cuModelBetween";
+    entries: fn() -> u64 = c"cuModelEntries";
 }
 
 pub(crate) const NO_FAULT: c_int = 0;
@@ -171,6 +172,12 @@ impl Driver {
     pub(crate) fn between(&self) -> u64 {
         // SAFETY: a look.
         unsafe { (self.functions.between)() }
+    }
+
+    /// How often this thread has entered a context.
+    pub(crate) fn entries(&self) -> u64 {
+        // SAFETY: a look.
+        unsafe { (self.functions.entries)() }
     }
 
     /// Makes it fail so, after so many more operations of that kind.

@@ -150,6 +150,7 @@ static struct context nowhere;
 
 static __thread struct context *stack[32];
 static __thread int depth;
+static __thread unsigned long entries;
 static __thread struct stream *own_stream;
 static __thread int capture_mode;
 static bool capturing, capture_broken;
@@ -271,6 +272,11 @@ unsigned long cuModelMisuses(void)
 	unsigned long so_far = misuses;
 	pthread_mutex_unlock(&lock);
 	return so_far;
+}
+
+unsigned long cuModelEntries(void)
+{
+	return entries;
 }
 
 void cuModelStall(int on)
@@ -882,6 +888,7 @@ CUresult cuCtxSetCurrent(CUcontext context)
 
 CUresult cuCtxPushCurrent_v2(CUcontext context)
 {
+	entries++;
 	if (depth == 32)
 		return INVALID_VALUE;
 	if (!context || !context->alive)
