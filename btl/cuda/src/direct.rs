@@ -343,6 +343,10 @@ impl Fetch {
                     .into(),
             ));
         };
+        let device = match Device::of(driver, own) {
+            Ok(device) => device,
+            Err(why) => return Ok(Err(why)),
+        };
         let (from, keep, context) = match origin {
             Origin::Own { reading, address } => {
                 let Some(from) = in_device(driver, address, len)? else {
@@ -380,7 +384,7 @@ impl Fetch {
             lane,
             own,
             context,
-            device: Device::of(driver, own),
+            device,
             since: Instant::now(),
         }))
     }

@@ -207,6 +207,48 @@ fn a_fetch_that_is_closed_before_it_begins_copies_nothing() {
     assert!(offering.close());
 }
 
+/// A peer shows ever new allocations while the device lets none be opened.
+#[test]
+fn a_helper_that_is_late_or_has_much_to_do_holds_no_message_up() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
+    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    fetched(to, &offering, LEN);
+    let offer = *offering.shown().expect("the driver shows it");
+    let number = std::cell::Cell::new(1000u64);
+    let begun = || {
+        let mut new = offer;
+        number.set(number.get() + 1);
+        new[8..16].copy_from_slice(&number.get().to_le_bytes());
+        let fetch = fetch_to(Some((to, LEN as u64)));
+        assert!(fetch.accept(By::Peer(4), &new, 100));
+        fetch.advance();
+        fetch
+    };
+    static WORD: AtomicU32 = AtomicU32::new(0);
+    driver.spin(&WORD, 1, 2);
+    let all: Vec<_> = (0..500).map(|_| begun()).collect();
+    let waiting = all.iter().filter(|fetch| fetch.end().is_none()).count();
+    assert!(waiting <= 17, "{waiting} wait");
+    for fetch in &all {
+        declined(fetch, "");
+    }
+    // From now on it is known to be late.
+    for _ in 0..10 {
+        match begun().end() {
+            Some(End::Declined(why)) => assert!(why.contains("waits for a device"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    WORD.store(1, Ordering::Release);
+    let asked_again = limit::wait_until(
+        || matches!(end_of(&begun()), End::Declined(why) if why.contains("cuIpcOpenMemHandle")),
+    );
+    assert!(asked_again, "it has caught up");
+    forget(4);
+}
+
 /// What no correct peer offers, and what the driver does not open: nothing is read, and the reason is told.
 #[test]
 fn an_offer_of_another_process_is_looked_at_before_it_is_believed() {

@@ -90,8 +90,6 @@ enum Given {
     Known(Arc<Mapping>),
     /// It is to be opened.
     New(Arc<Mapping>),
-    /// All are in use.
-    Full,
 }
 
 /// The list.
@@ -114,13 +112,21 @@ impl Mappings {
         }
     }
 
-    fn get(&mut self, key: Key, most: usize) -> Given {
+    /// `refusal`: why nothing can be opened now. An error: why there is no mapping.
+    fn get(
+        &mut self,
+        key: Key,
+        most: usize,
+        refusal: impl FnOnce() -> Option<Arc<str>>,
+    ) -> Result<Given, Arc<str>> {
         if let Some(index) = self.list.iter().position(|mapping| mapping.key == key) {
             let found = self.list.remove(index);
             self.list.push(Arc::clone(&found));
-            return Given::Known(found);
+            return Ok(Given::Known(found));
         }
         self.list.retain(|mapping| !key.replaces(&mapping.key));
+        // Before another one goes for it.
+        refusal().map_or(Ok(()), Err)?;
         let most = self.permitted.unwrap_or(most).min(most);
         while self.list.len() >= most {
             // Those in use are kept by their users, too.
@@ -130,12 +136,20 @@ impl Mappings {
                 .position(|mapping| Arc::strong_count(mapping) == 1);
             match unused {
                 Some(index) => drop(self.list.remove(index)),
-                None => return Given::Full,
+                None => {
+                    let why = "as many allocations are in use as ONECOPY_DEVICE_MAPPINGS permits";
+                    return Err(why.into());
+                }
             }
         }
         let new = Arc::new(Mapping::new(key));
         self.list.push(Arc::clone(&new));
-        Given::New(new)
+        Ok(Given::New(new))
+    }
+
+    /// It was not opened, and may be asked for again.
+    fn drop_new(&mut self, key: &Key) {
+        self.list.retain(|known| known.key != *key);
     }
 
     /// Why a peer is not asked any more.
@@ -165,14 +179,13 @@ impl Mappings {
     /// A mapping was not opened. What is in the list stays there, so that it is not asked for again.
     fn not_opened(&mut self, mapping: &Mapping, error: &Error) {
         let open = self.list.iter().filter(|mapping| mapping.is_open()).count();
-        let forget = |list: &mut Vec<Arc<Mapping>>| list.retain(|known| known.key != mapping.key);
         if mapping.is_late() {
             // Its owner may have freed it since its message went another way.
-            forget(&mut self.list);
+            self.drop_new(&mapping.key);
         } else if error.code == CUDA_ERROR_OUT_OF_MEMORY && open > 0 {
             // The driver opens no more than there are. One of these goes for the next.
             self.permitted = Some(open);
-            forget(&mut self.list);
+            self.drop_new(&mapping.key);
         } else {
             self.refused(mapping.key.peer, reason(error));
         }
@@ -192,17 +205,18 @@ pub(super) fn get(driver: &'static Library, key: Key) -> Result<Arc<Mapping>, Ar
     if let Some(why) = mappings.given_up(key.peer) {
         return Err(Arc::clone(why));
     }
-    match mappings.get(key, most()) {
+    match mappings.get(key, most(), helper::refusal)? {
         Given::Known(known) => Ok(known),
         Given::New(new) => {
             let mapping = Arc::clone(&new);
-            helper::leave(Box::new(move || {
+            let asked = helper::ask(Box::new(move || {
                 opened(driver, &mapping, open(driver, &mapping.key));
             }));
+            if let Err(why) = asked {
+                mappings.drop_new(&new.key);
+                return Err(why);
+            }
             Ok(new)
-        }
-        Given::Full => {
-            Err("as many allocations are in use as ONECOPY_DEVICE_MAPPINGS permits".into())
         }
     }
 }
@@ -257,10 +271,10 @@ mod tests {
     }
 
     fn new(mappings: &mut Mappings, key: Key) -> Arc<Mapping> {
-        match mappings.get(key, 4) {
-            Given::New(new) => new,
-            Given::Known(_) => panic!("it is known"),
-            Given::Full => panic!("it is full"),
+        match mappings.get(key, 4, || None) {
+            Ok(Given::New(new)) => new,
+            Ok(Given::Known(_)) => panic!("it is known"),
+            Err(why) => panic!("{why}"),
         }
     }
 
@@ -272,10 +286,7 @@ mod tests {
     }
 
     fn is_known(mappings: &mut Mappings, key: Key) -> bool {
-        match mappings.get(key, 4) {
-            Given::Known(_) => true,
-            Given::New(_) | Given::Full => false,
-        }
+        matches!(mappings.get(key, 4, || None), Ok(Given::Known(_)))
     }
 
     #[test]
@@ -299,9 +310,20 @@ mod tests {
         let used: Vec<_> = (0..4)
             .map(|base| new(&mut mappings, key(1, base, base)))
             .collect();
-        assert!(matches!(mappings.get(key(1, 9, 9), 4), Given::Full));
+        assert!(mappings.get(key(1, 9, 9), 4, || None).is_err());
         drop(used);
         new(&mut mappings, key(1, 9, 9));
+    }
+
+    #[test]
+    fn none_goes_for_one_that_cannot_be_opened_now() {
+        let mut mappings = Mappings::new();
+        for base in 0..4 {
+            new(&mut mappings, key(1, base, base));
+        }
+        let refused = mappings.get(key(1, 9, 9), 4, || Some("it is late".into()));
+        assert_eq!(refused.err().as_deref(), Some("it is late"));
+        assert!((0..4).all(|base| is_known(&mut mappings, key(1, base, base))));
     }
 
     #[test]

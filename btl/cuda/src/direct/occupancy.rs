@@ -81,11 +81,12 @@ pub(super) enum Found {
 static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
 
 impl Device {
-    /// The device of a context, which is made ready if it is the first time.
-    pub(super) fn of(driver: &'static Library, context: ContextId) -> Arc<Self> {
+    /// The device of a context, which is made ready if it is the first time. An error: why it
+    /// cannot be now.
+    pub(super) fn of(driver: &'static Library, context: ContextId) -> Result<Arc<Self>, Arc<str>> {
         let mut devices = lock(&DEVICES);
         if let Some(device) = devices.iter().find(|device| device.context == context) {
-            return Arc::clone(device);
+            return Ok(Arc::clone(device));
         }
         // What was there before is gone with its context.
         devices.retain(|device| device.context.device != context.device);
@@ -97,10 +98,10 @@ impl Device {
                 changed: Instant::now(),
             }),
         });
-        devices.push(Arc::clone(&device));
         let prepared = Arc::clone(&device);
-        helper::leave(Box::new(move || prepared.prepare(driver)));
-        device
+        helper::ask(Box::new(move || prepared.prepare(driver)))?;
+        devices.push(Arc::clone(&device));
+        Ok(device)
     }
 
     fn count(&self, change: impl FnOnce(&mut Copies)) {

@@ -1569,13 +1569,14 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
 {
 	struct shown shown;
 	memcpy(&shown, &handle, sizeof(shown));
-	if (shown.pid == getpid())
-		return INVALID_CONTEXT;
-	if (ipc_is("closed"))
-		return MAP_FAILED_ERROR;
 	pthread_mutex_lock(&lock);
 	NEED_CONTEXT();
+	/* Also before it says no. */
 	CUresult result = wait_for_kernels(current());
+	if (!result && shown.pid == getpid())
+		result = INVALID_CONTEXT;
+	if (!result && ipc_is("closed"))
+		result = MAP_FAILED_ERROR;
 	if (!result)
 		result = open_shown(address, &handle, flags & 1);
 	pthread_mutex_unlock(&lock);
