@@ -17,6 +17,10 @@ use std::time::Instant;
 /// one may be about its allocation alone; each costs its message the time of a call.
 const REFUSALS: u32 = 4;
 
+/// A driver that has opened no more than so many is asked for one more after as many others. Chosen by magnitude: each
+/// time may send one message through the host.
+const AGAIN: usize = 64;
+
 #[derive(Clone, Debug)]
 enum State {
     Opening,
@@ -92,13 +96,21 @@ enum Given {
     New(Arc<Mapping>),
 }
 
+/// As many as the driver permits. Other processes may have left it less for a while.
+#[derive(Debug, PartialEq, Eq)]
+struct Permitted {
+    count: usize,
+    /// Mappings since then for which another one had to go.
+    since: usize,
+}
+
 /// The list.
 #[derive(Debug, Default)]
 struct Mappings {
     /// The most recently used stands last.
     list: Vec<Arc<Mapping>>,
-    /// As many as the driver permits, where it has refused more.
-    permitted: Option<usize>,
+    /// Where the driver has refused more.
+    permitted: Option<Permitted>,
     /// Refusals of each peer since its last success, and the last one's reason.
     refusals: Vec<(u32, u32, Arc<str>)>,
 }
@@ -127,7 +139,7 @@ impl Mappings {
         self.list.retain(|mapping| !key.replaces(&mapping.key));
         // Before another one goes for it.
         refusal().map_or(Ok(()), Err)?;
-        let most = self.permitted.unwrap_or(most).min(most);
+        let most = self.most(most);
         while self.list.len() >= most {
             // Those in use are kept by their users, too.
             let unused = self
@@ -145,6 +157,21 @@ impl Mappings {
         let new = Arc::new(Mapping::new(key));
         self.list.push(Arc::clone(&new));
         Ok(Given::New(new))
+    }
+
+    /// As many as there may be with one more, of which the user permits so many.
+    fn most(&mut self, most: usize) -> usize {
+        let Some(permitted) = &mut self.permitted else {
+            return most;
+        };
+        if self.list.len() >= permitted.count {
+            permitted.since += 1;
+        }
+        if permitted.since > AGAIN {
+            permitted.count += 1;
+            permitted.since = 0;
+        }
+        permitted.count.min(most)
     }
 
     /// It was not opened, and may be asked for again.
@@ -184,7 +211,10 @@ impl Mappings {
             self.drop_new(&mapping.key);
         } else if error.code == CUDA_ERROR_OUT_OF_MEMORY && open > 0 {
             // The driver opens no more than there are. One of these goes for the next.
-            self.permitted = Some(open);
+            self.permitted = Some(Permitted {
+                count: open,
+                since: 0,
+            });
             self.drop_new(&mapping.key);
         } else {
             self.refused(mapping.key.peer, reason(error));
@@ -420,5 +450,19 @@ mod tests {
         let again = new(&mut mappings, key(1, 3, 3));
         assert!(!Arc::ptr_eq(&refused, &again), "it is asked for again");
         assert_eq!(mappings.list.len(), 3, "the first one went for it");
+        *lock(&again.state) = State::Open(3);
+        drop(again);
+        // The driver may permit more later, and is asked again.
+        let opens = |mappings: &mut Mappings, base| {
+            let mapping = new(mappings, key(1, base, base));
+            *lock(&mapping.state) = State::Open(base);
+            mappings.list.len()
+        };
+        let most = (4..=2 * AGAIN as u64).map(|base| opens(&mut mappings, base));
+        assert_eq!(most.max(), Some(4), "one more in so many");
+        let refused = new(&mut mappings, key(1, 1000, 1000));
+        mappings.not_opened(&refused, &error(CUDA_ERROR_OUT_OF_MEMORY));
+        drop(refused);
+        assert_eq!(opens(&mut mappings, 1001), 3, "it does not");
     }
 }
