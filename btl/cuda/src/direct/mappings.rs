@@ -137,6 +137,9 @@ impl Mappings {
             return Ok(Given::Known(found));
         }
         self.list.retain(|mapping| !key.replaces(&mapping.key));
+        if let Some(why) = self.given_up(key.peer) {
+            return Err(Arc::clone(why));
+        }
         // Before another one goes for it.
         refusal().map_or(Ok(()), Err)?;
         let most = self.most(most);
@@ -232,9 +235,6 @@ static MAPPINGS: Mutex<Mappings> = Mutex::new(Mappings::new());
 /// The mapping of what a peer has offered to a device, which may have to be opened first. An error: why there is none.
 pub(super) fn get(driver: &'static Library, key: Key) -> Result<Arc<Mapping>, Arc<str>> {
     let mut mappings = lock(&MAPPINGS);
-    if let Some(why) = mappings.given_up(key.peer) {
-        return Err(Arc::clone(why));
-    }
     match mappings.get(key, most(), helper::refusal)? {
         Given::Known(known) => Ok(known),
         Given::New(new) => {
@@ -402,6 +402,7 @@ mod tests {
     #[test]
     fn a_peer_of_which_nothing_opens_is_given_up_and_forgotten_when_it_is_gone() {
         let mut mappings = Mappings::new();
+        new(&mut mappings, key(1, 5, 1));
         for _ in 1..REFUSALS {
             mappings.refused(1, "no".into());
         }
@@ -412,9 +413,21 @@ mod tests {
         }
         assert_eq!(mappings.given_up(1).map(|why| &**why), Some("never"));
         assert!(mappings.given_up(2).is_none());
-        new(&mut mappings, key(1, 5, 1));
         mappings.forget(1);
         assert!(mappings.given_up(1).is_none() && mappings.list.is_empty());
+    }
+
+    #[test]
+    fn what_is_open_of_a_peer_that_is_given_up_is_used() {
+        let mut mappings = Mappings::new();
+        let open = new(&mut mappings, key(1, 5, 1));
+        *lock(&open.state) = State::Open(5);
+        for _ in 0..REFUSALS {
+            mappings.refused(1, "no".into());
+        }
+        assert!(is_known(&mut mappings, key(1, 5, 1)));
+        let other = mappings.get(key(1, 6, 2), 4, || None);
+        assert_eq!(other.err().as_deref(), Some("no"));
     }
 
     #[test]
