@@ -40,13 +40,11 @@ use std::time::{Duration, Instant};
 /// time tens of them. A kernel that waits for the message lets it take this long once, then it is staged.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Mappings at most, until it is set. Chosen by magnitude: a rank of a node with eight devices keeps eight allocations
-/// of each other one. Each may hold memory of a device that its owner has freed, so there are not many.
-pub const DEFAULT_MOST: usize = 64;
+/// Mappings at most. None until that is set, as the user is to permit copies within a device.
+static MOST: AtomicUsize = AtomicUsize::new(0);
 
-static MOST: AtomicUsize = AtomicUsize::new(DEFAULT_MOST);
-
-/// Sets how many allocations of peers may be open; zero: nothing goes from device to device.
+/// Sets how many allocations of peers may be open; zero: nothing goes from device to device. Each may hold memory of a
+/// device that its owner has freed.
 pub fn set_bound(most: usize) {
     MOST.store(most, Ordering::Relaxed);
 }

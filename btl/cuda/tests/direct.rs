@@ -17,7 +17,7 @@ mod limit;
 
 use fetches::*;
 use harness::*;
-use onecopy_cuda::direct::{BYTES, By, End, Fetch, Offering, forget};
+use onecopy_cuda::direct::{BYTES, By, End, Fetch, Offering, forget, set_bound};
 use onecopy_shm::sync::{AtomicU32, Ordering};
 
 const LEN: usize = 3 << 20;
@@ -165,6 +165,7 @@ fn what_is_not_in_one_allocation_of_a_device_is_not_offered_nor_fetched() {
 #[test]
 fn memory_of_a_context_of_its_own_is_staged() {
     let driver = driver();
+    set_bound(64);
     let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
     let offering = Offering::of(from, LEN as u64).expect("in one allocation");
     let fetch = fetch_to(Some((to, LEN as u64)));

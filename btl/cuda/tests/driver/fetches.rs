@@ -7,14 +7,16 @@
 
 use crate::harness::Driver;
 use crate::limit;
-use onecopy_cuda::direct::{By, End, Fetch, Offering};
+use onecopy_cuda::direct::{By, End, Fetch, Offering, set_bound};
 use std::ptr::null_mut;
 
 /// The context that all of the process share is the thread's one until this is dropped.
 pub(crate) struct Shared<'d>(&'d Driver);
 
 impl<'d> Shared<'d> {
+    /// Copies from device to device are permitted from then on.
     pub(crate) fn enter(driver: &'d Driver) -> Self {
+        set_bound(64);
         let mut context = null_mut();
         // SAFETY: the place for the answer is ours.
         unsafe { (driver.library.cuDevicePrimaryCtxRetain)(&raw mut context, 0) };
