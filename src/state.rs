@@ -10,7 +10,7 @@ pub(crate) mod lightweight;
 mod lives;
 pub(crate) mod message;
 mod receives;
-mod statistics;
+pub(crate) mod statistics;
 pub(crate) mod stored;
 pub(crate) mod transfer;
 pub(crate) mod wait_policy;

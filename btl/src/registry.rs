@@ -13,7 +13,7 @@ use crate::curve::{CALLED, MAPPED, Seeds};
 use crate::lanes::{LaneJob, Lanes, Open};
 use crate::layers::{cico, cma, heap, knem, tcp, verbs, xpmem};
 use crate::module::{self, Behind, Guarantees, Module};
-use onecopy_obs::stats::{MECHANISMS, is_same};
+use onecopy_obs::stats::{self, is_same};
 use onecopy_obs::{Counters, Knobs, ModuleAbi};
 use onecopy_shm::segment::PeerSegment;
 use std::fmt;
@@ -376,11 +376,11 @@ const COUNT: usize = LAYERS.len();
 
 // A row stands where its name points, and where tools look for it.
 const _: () = {
-    assert!(COUNT == MECHANISMS.len(), "a row without a name");
+    assert!(COUNT == stats::LAYERS.len(), "a row without a name");
     let mut index = 0;
     while index < COUNT {
         assert!(LAYERS[index].id as usize == index, "a row in another place");
-        let same = is_same(LAYERS[index].name, MECHANISMS[index]);
+        let same = is_same(LAYERS[index].name, stats::MECHANISMS[index]);
         assert!(same, "another name than in MECHANISMS");
         index += 1;
     }

@@ -74,6 +74,8 @@ mechanisms! {
         Verbs = "verbs",
         /// onecopy: by a stream between nodes.
         Tcp = "tcp",
+        /// onecopy: by one copy of a CUDA device, from another device's memory or its own.
+        Device = "device",
     }
 }
 

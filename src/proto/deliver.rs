@@ -9,6 +9,7 @@ use crate::peer::{Peer, charge};
 use crate::request::{RequestId, Status};
 use crate::state::Core;
 use crate::state::lightweight::Phase;
+use crate::state::statistics::CameBy;
 use crate::state::transfer::Transfer;
 use onecopy_btl::LayerId;
 
@@ -62,8 +63,8 @@ pub(crate) struct Ended {
     pub(crate) credit: u64,
     /// The sender's request that waits to hear of it.
     pub(crate) fin: Option<u64>,
-    /// The layer by which its last bytes came; none: what carries records.
-    pub(crate) layer: Option<LayerId>,
+    /// By what its last bytes came.
+    pub(crate) by: CameBy,
 }
 
 impl Ended {
@@ -74,7 +75,7 @@ impl Ended {
             bytes,
             credit: charge(bytes),
             fin,
-            layer: None,
+            by: CameBy::Carrier,
         }
     }
 }
@@ -89,8 +90,12 @@ pub(crate) fn deliver(
     written: Result<()>,
     ended: Ended,
 ) {
-    let layer = ended.layer.unwrap_or_else(|| peer.endpoint.carrier());
-    core.counters.count_from(peer.rank, layer, ended.bytes);
+    let (counters, rank, bytes) = (&mut core.counters, peer.rank, ended.bytes);
+    match ended.by {
+        CameBy::Carrier => counters.count_from(rank, peer.endpoint.carrier(), bytes),
+        CameBy::Layer(layer) => counters.count_from(rank, layer, bytes),
+        CameBy::Device => counters.count_device(rank, bytes),
+    }
     give_credit(core, peer, ended.credit);
     // FIN goes first: the sender may be blocked on it.
     if let Some(request) = ended.fin {

@@ -36,13 +36,16 @@ pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
     peer.announce_reading();
 }
 
+/// Why a staged receive may not accept an offer at all.
+pub(crate) const NOT_ACCEPTED: &str = "the buffer of the receive takes no such offer";
+
 /// A message between devices is staged.
 #[cold]
-pub(crate) fn declined(core: &mut Core, why: &str) {
-    if core.counters.device_declined == 0 {
+pub(crate) fn declined(counters: &mut Counters, why: &str) {
+    if counters.device_declined == 0 {
         tracing::info!("a message between devices goes through host memory: {why}");
     }
-    core.counters.device_declined += 1;
+    counters.device_declined += 1;
 }
 
 /// Counts what the attach cache of this peer did, if `layer` has one.

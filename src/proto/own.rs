@@ -5,7 +5,7 @@
 use super::control::complete_send;
 use super::deliver::{Message, deliver_own};
 use super::eager;
-use super::layers::declined;
+use super::layers::{NOT_ACCEPTED, declined};
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{
@@ -15,6 +15,7 @@ use crate::state::UnexpectedMessage;
 use crate::state::message::{Announcement, Remote, WholeMessage};
 use crate::state::transfer::{Mode, OwnSend, Transfer, Transfers};
 use crate::state::{Core, Receives};
+use onecopy_obs::Counters;
 use onecopy_shm::coop::MessageRange;
 use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::loan::LoanTable;
@@ -121,7 +122,7 @@ fn move_bytes(
     let total = from.len;
     let n = total.min(to.len);
     if from.buf.staged().is_some() || to.buf.staged().is_some() {
-        let direct = accept_whole(&from.buf, &to.buf, n);
+        let direct = accept_whole(&mut core.counters, &from.buf, &to.buf, n);
         if direct.is_none() {
             ask(&from.buf, &to.buf, 0..n);
         }
@@ -149,11 +150,19 @@ fn move_bytes(
 }
 
 /// Lets a staged receive take all bytes of a staged send, if it can.
-fn accept_whole(from: &UserBuf, to: &UserBuf, len: u64) -> Option<Arc<StagedBuf>> {
+fn accept_whole(
+    counters: &mut Counters,
+    from: &UserBuf,
+    to: &UserBuf,
+    len: u64,
+) -> Option<Arc<StagedBuf>> {
     let (from, to) = (from.staged()?, to.staged()?);
     let offer = from.offer(true).filter(|_| len > 0)?;
-    let accepted = to.accept(OfferedBy::Own, &offer, len);
-    accepted.then(|| Arc::clone(to))
+    if !to.accept(OfferedBy::Own, &offer, len) {
+        declined(counters, NOT_ACCEPTED);
+        return None;
+    }
+    Some(Arc::clone(to))
 }
 
 /// What is staged wakes a thread that sleeps, a transfer does not. An error comes with the first step.
@@ -195,12 +204,13 @@ pub(crate) fn step(core: &mut Core, transfer: &mut Transfer) -> OwnStep {
             Taken::NotYet => return OwnStep::Rests,
             Taken::All => {
                 core.counters.device_direct += 1;
+                core.counters.device_bytes += transfer.len;
                 *direct = None;
                 transfer.remaining.clear();
             }
             Taken::Declined(why) => {
                 *direct = None;
-                declined(core, &why);
+                declined(&mut core.counters, &why);
                 ask(&from, &to, 0..transfer.len);
             }
             Taken::Failed(why) => {

@@ -28,6 +28,7 @@ use crate::select::decide::{Facts, decide};
 use crate::select::observed::{self, Rival};
 use crate::state::Core;
 use crate::state::message::{Announcement, Remote};
+use crate::state::statistics::CameBy;
 use crate::state::transfer::{Mode, Piped, Receiving, Timed, Transfer, Transfers, Written};
 use onecopy_btl::link::Link;
 use onecopy_btl::registry::Power;
@@ -203,7 +204,7 @@ fn with_room(
     let Some(staged) = request.and_then(|request| request.buf.staged()) else {
         return Some(range);
     };
-    if let Some(direct) = offered::accept(transfer, staged) {
+    if let Some(direct) = offered::accept(&mut core.counters, transfer, staged) {
         transfer.mode = direct;
         return None;
     }
@@ -365,7 +366,7 @@ fn begin(
             bytes: len,
             begun: Instant::now(),
         });
-    transfer.layer = layer_of(protocol, &peer.link, &into);
+    transfer.by = layer_of(protocol, &peer.link, &into).into();
     let ask = CtsRoute {
         request: message,
         transfer: number,
@@ -543,10 +544,9 @@ fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
         bytes: taken,
         credit: 0,
         fin: Some(transfer.announcement.request),
-        layer: if taken > 0 {
-            transfer.layer
-        } else {
-            written.map(|by_peer| by_peer.layer).or(transfer.layer)
+        by: match written {
+            Some(by_peer) if taken == 0 => CameBy::Layer(by_peer.layer),
+            _ => transfer.by,
         },
     };
     if let Some(Written { layer, bytes }) = written {

@@ -2,7 +2,25 @@
 //! What a rank counts, by its own counters and by the peer that bytes came from.
 
 use onecopy_btl::LayerId;
+use onecopy_obs::stats::DEVICE;
 use onecopy_shm::stats::StatsPage;
+
+/// By what the last bytes of a message come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum CameBy {
+    /// What carries records.
+    #[default]
+    Carrier,
+    Layer(LayerId),
+    /// One copy of a device, from another rank's device.
+    Device,
+}
+
+impl From<Option<LayerId>> for CameBy {
+    fn from(layer: Option<LayerId>) -> Self {
+        layer.map_or(Self::Carrier, Self::Layer)
+    }
+}
 
 /// What a rank counts, where tools can read it.
 #[derive(Debug)]
@@ -25,6 +43,15 @@ impl Statistics {
         self.0.bytes_received += bytes;
         if let Some(row) = self.0.row(rank) {
             row.add(layer as usize, bytes);
+        }
+    }
+
+    /// Counts a message from `rank` whose bytes a device has copied from another one.
+    #[cold]
+    pub(crate) fn count_device(&mut self, rank: u32, bytes: u64) {
+        self.0.bytes_received += bytes;
+        if let Some(row) = self.0.row(rank) {
+            row.add(DEVICE, bytes);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::matching::Envelope;
 use crate::peer::Peer;
 use crate::request::{RequestId, StagedBuf};
 use crate::select::observed::Rival;
+use crate::state::statistics::CameBy;
 use onecopy_btl::LayerId;
 use onecopy_btl::lanes::RemoteAddress;
 use onecopy_shm::coop::{CooperativeTransfer, MessageRange};
@@ -86,8 +87,8 @@ pub(crate) struct Transfer {
     pub(crate) len: u64,
     pub(crate) remaining: Vec<MessageRange>,
     pub(crate) mode: Mode,
-    /// The layer by which its last bytes come; none: what carries records.
-    pub(crate) layer: Option<LayerId>,
+    /// By what its last bytes come.
+    pub(crate) by: CameBy,
     /// What the sender has written here.
     pub(crate) written: Option<Written>,
     /// What is being timed.
@@ -123,7 +124,7 @@ impl Transfer {
             len,
             remaining,
             mode: Mode::Choose,
-            layer: None,
+            by: CameBy::Carrier,
             written: None,
             timed: None,
             asked: false,

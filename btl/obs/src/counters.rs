@@ -151,6 +151,8 @@ counters! {
     pipeline_bytes: "bytes" Sum;
     /// Messages from a device's memory to a device's that were received by one copy, which a device made.
     device_direct: "messages" Sum;
+    /// Payload of these messages.
+    device_bytes: "bytes" Sum;
     /// Such messages that were offered so and received through host memory instead.
     device_declined: "messages" Sum;
     /// Long messages of a device's memory to ranks of the node that could not be offered so. The driver does not show

@@ -6,10 +6,17 @@
 
 use crate::counters::COUNTERS;
 
-/// How bytes come to a rank, in the order of a [`Row`]: the names of the layers, in the order of the registry.
+/// How bytes come to a rank, in the order of a [`Row`]. First the names of the layers, in the order of the registry,
+/// then what is no layer.
 pub const MECHANISMS: &[&str] = &[
-    "self", "heap", "xpmem", "cma", "knem", "cico", "verbs", "tcp",
+    "self", "heap", "xpmem", "cma", "knem", "cico", "verbs", "tcp", "device",
 ];
+
+/// Where among them a copy from device to device stands.
+pub const DEVICE: usize = MECHANISMS.len() - 1;
+
+/// The names of the layers.
+pub const LAYERS: &[&str] = MECHANISMS.split_at(DEVICE).0;
 
 /// Whether two names are the same: of use where tables are compared when they are compiled.
 #[must_use]

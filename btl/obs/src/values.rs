@@ -6,7 +6,7 @@
 
 mod network;
 
-use crate::stats::MECHANISMS;
+use crate::stats::LAYERS;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -496,7 +496,7 @@ pub enum LayerList {
 
 impl LayerList {
     /// The names that a list may contain.
-    pub const KNOWN: &'static [&'static str] = MECHANISMS;
+    pub const KNOWN: &'static [&'static str] = LAYERS;
 
     /// Whether the layer may carry payload.
     #[must_use]

@@ -11,6 +11,7 @@ use crate::select::ReceiveProtocol;
 use crate::select::decide::{Facts, decide};
 use crate::state::Core;
 use crate::state::message::{Announcement, Remote};
+use crate::state::statistics::CameBy;
 use crate::state::transfer::Transfer;
 use onecopy_btl::link::Link;
 use onecopy_btl::{LayerId, RemoteRange};
@@ -84,7 +85,7 @@ pub(crate) fn ended(number: u64, len: u64) -> Ended {
         bytes: len,
         credit: 0,
         fin: Some(number),
-        layer: Some(LayerId::MAP),
+        by: CameBy::Layer(LayerId::MAP),
     }
 }
 

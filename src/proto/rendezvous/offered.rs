@@ -2,23 +2,33 @@
 //! An announced message that the buffer of its receive fetches by itself, as the buffer of the send has offered. What
 //! it declines is staged: no offer fails a message.
 
-use super::super::layers::declined;
+use super::super::layers::{NOT_ACCEPTED, declined};
 use super::Stepped;
 use crate::error::Error;
 use crate::request::{OfferedBy, StagedBuf, Taken};
 use crate::state::Core;
+use crate::state::statistics::CameBy;
 use crate::state::transfer::{Mode, Transfer};
+use onecopy_obs::Counters;
 use onecopy_shm::fault;
 use std::sync::Arc;
 
 /// Lets a staged buffer take all of a message that is offered, if it can. It is asked once.
 #[cold]
-pub(super) fn accept(transfer: &mut Transfer, buffer: &Arc<StagedBuf>) -> Option<Mode> {
+pub(super) fn accept(
+    counters: &mut Counters,
+    transfer: &mut Transfer,
+    buffer: &Arc<StagedBuf>,
+) -> Option<Mode> {
     let offer = transfer.announcement.remote.take_offer()?;
     let by = OfferedBy::Peer(transfer.peer);
     let accepted = buffer.accept(by, &offer, transfer.len);
     fault::point("device.accepted");
-    accepted.then(|| Mode::Direct(Arc::clone(buffer)))
+    if !accepted {
+        declined(counters, NOT_ACCEPTED);
+        return None;
+    }
+    Some(Mode::Direct(Arc::clone(buffer)))
 }
 
 /// How far a buffer is that takes all of a message itself. What it declines comes another way.
@@ -27,9 +37,11 @@ pub(super) fn taken(core: &mut Core, transfer: &mut Transfer, found: Taken) -> S
         Taken::NotYet => return Stepped::Rests { moved: false },
         Taken::All => {
             core.counters.device_direct += 1;
+            core.counters.device_bytes += transfer.len;
+            transfer.by = CameBy::Device;
             transfer.remaining.clear();
         }
-        Taken::Declined(why) => declined(core, &why),
+        Taken::Declined(why) => declined(&mut core.counters, &why),
         Taken::Failed(why) => {
             core.requests
                 .complete(transfer.request, Err(Error::Device(why)));
@@ -46,6 +58,7 @@ mod tests {
     use crate::raw::{Activity, MessageBuf, Mode, OFFER_MAX, OfferedBy, Operation, Staged, Taken};
     use crate::runtime::{Runtime, local_of_nodes, local_with};
     use crate::{Error, Result, Source, Status, Tag};
+    use onecopy_obs::stats::{DEVICE, Row, Totals};
     use onecopy_obs::{CounterSnapshot, Knobs};
     use std::ops::Range;
     use std::sync::{Arc, Mutex};
@@ -150,6 +163,12 @@ mod tests {
 
     const LEN: usize = 100_000;
 
+    /// What has come from rank 0, by mechanism.
+    fn came_from_0(rt: &Runtime) -> Row {
+        let mut worker = rt.handle().gate.enter();
+        *worker.engine.core.counters.row(0).expect("a row")
+    }
+
     /// Sends a buffer of a device from rank 0 to rank 1, and gives what rank 1 received and both have counted. `late`:
     /// the receive comes behind the announcement.
     fn one(
@@ -207,6 +226,17 @@ mod tests {
                     assert_eq!(accepted, Some(wanted));
                     assert!(!is_whole(&model), "nobody else brings them");
                     assert_eq!((counters.device_direct, counters.device_declined), (1, 0));
+                    assert_eq!(counters.device_bytes, LEN as u64);
+                    let by_device = Totals {
+                        messages: 1,
+                        bytes: LEN as u64,
+                    };
+                    assert_eq!(came_from_0(&rt).by[DEVICE], by_device);
+                    assert!(
+                        came_from_0(&rt).by[..DEVICE]
+                            .iter()
+                            .all(|by| by.bytes < 100)
+                    );
                 } else {
                     assert_eq!((counters.pipeline_bytes, counters.device_unoffered), (0, 0));
                 }
@@ -219,7 +249,7 @@ mod tests {
     fn what_is_declined_or_not_understood_is_staged() {
         for (offers, does, declined) in [
             (true, Does::Declines, 1),
-            (true, Does::Nothing, 0),
+            (true, Does::Nothing, 1),
             (false, Does::Takes, 0),
         ] {
             for late in [false, true] {
@@ -373,7 +403,7 @@ mod tests {
                 let is_staged = matches!(does, Does::Declines | Does::Nothing);
                 assert_eq!(is_whole(&to), is_staged, "{does:?}");
                 assert_eq!(direct, u64::from(does == Does::Takes));
-                assert_eq!(declined, u64::from(does == Does::Declines));
+                assert_eq!(declined, u64::from(is_staged));
             }
             rt.finalize().expect("finalize");
         });
