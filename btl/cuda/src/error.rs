@@ -76,7 +76,8 @@ impl Error {
                 | CUDA_ERROR_NOT_READY
                 | CUDA_ERROR_NOT_PERMITTED
                 | CUDA_ERROR_NOT_SUPPORTED
-                | CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED..CUDA_ERROR_UNKNOWN
+                | CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                ..=CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
         );
         !is_of_the_call
     }
@@ -133,4 +134,35 @@ pub(crate) fn check(
         name: name_of(driver, code),
         remedy: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What no list names is of the context: the driver tells of its failure by the next call, whichever that is.
+    #[test]
+    fn what_refuses_a_call_leaves_its_context_at_work() {
+        let ends = |code| {
+            let ours = Error::ours("a call", "a copy".into(), "a test", "none");
+            Error { code, ..ours }.ends_context()
+        };
+        for code in [
+            CUDA_ERROR_OUT_OF_MEMORY,
+            CUDA_ERROR_NOT_READY,
+            900,
+            905,
+            908,
+        ] {
+            assert!(!ends(code), "{code}");
+        }
+        for code in [
+            CUDA_ERROR_ILLEGAL_ADDRESS,
+            CUDA_ERROR_CONTEXT_IS_DESTROYED,
+            911,
+            999,
+        ] {
+            assert!(ends(code), "{code}");
+        }
+    }
 }
