@@ -14,9 +14,8 @@ mod waker;
 use super::Doorbell;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use onecopy_shm::sync::{AtomicBool, Ordering};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use waker::Waker;
 
 /// What a descriptor belongs to: the source of its events.
@@ -68,8 +67,6 @@ pub(crate) struct Set {
     epoll: Epoll,
     /// Ranks whose wires were read though they are not polled.
     noted: Mutex<Vec<u32>>,
-    /// Whether there are any, for a look without the lock.
-    has_noted: AtomicBool,
 }
 
 /// The events to wait for. The end of a connection is always among them.
@@ -85,32 +82,21 @@ impl Set {
         Ok(Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             noted: Mutex::default(),
-            has_noted: AtomicBool::new(false),
         })
     }
 
     /// The wire of a rank was read though it is not polled.
     #[cold]
     pub(super) fn note(&self, rank: u32) {
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = self.noted();
         if !noted.contains(&rank) {
             noted.push(rank);
         }
-        self.has_noted.store(true, Ordering::Relaxed);
     }
 
-    /// Whether wires are noted.
-    #[inline]
-    pub(crate) fn has_noted(&self) -> bool {
-        // The engine alone reads wires and asks this, with the gate entered.
-        self.has_noted.load(Ordering::Relaxed)
-    }
-
-    /// The ranks whose wires are noted. They are no more then.
-    pub(crate) fn take_noted(&self) -> Vec<u32> {
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        self.has_noted.store(false, Ordering::Relaxed);
-        std::mem::take(&mut noted)
+    /// The ranks whose wires are noted.
+    pub(super) fn noted(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a descriptor, which is to be removed before it is closed.
@@ -185,12 +171,8 @@ impl Hub {
     }
 
     /// The ranks whose wires were read though they are not polled, since this was last asked.
-    #[inline]
     pub(crate) fn take_noted(&self) -> Vec<u32> {
-        match self.set.has_noted() {
-            true => self.set.take_noted(),
-            false => Vec::new(),
-        }
+        std::mem::take(&mut self.set.noted())
     }
 
     /// What is ready now. Never waits.
@@ -211,7 +193,7 @@ impl Hub {
     /// The rank's doorbell will be rung once: when a descriptor becomes ready, or at once if one is ready. The rank has
     /// armed its doorbell before. `false`: the rank must not sleep. There is no waker, or a wire is noted.
     pub(crate) fn arm(&mut self) -> bool {
-        if self.set.has_noted() {
+        if !self.set.noted().is_empty() {
             return false;
         }
         if self.waker.is_none() {

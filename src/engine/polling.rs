@@ -95,6 +95,15 @@ impl Polling {
         }
     }
 
+    /// Polls a peer again that is polled no more, and is not gone. Says whether it does.
+    pub(super) fn poll_again(&mut self, peer: &mut Peer) -> bool {
+        let again = !peer.polled && !peer.life.is_gone();
+        if again {
+            self.poll(peer);
+        }
+        again
+    }
+
     /// One more try to reach a rank has failed. Gives for how long they did, if it is not the first.
     pub(super) fn failed_to_reach(&mut self, rank: u32, now: Instant) -> Option<Duration> {
         let known = self.unreached.iter().find(|other| other.rank == rank);

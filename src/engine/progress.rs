@@ -299,6 +299,15 @@ impl Engine {
         }
     }
 
+    /// As if a peer had been silent for long.
+    #[cfg(test)]
+    pub(super) fn retire(&mut self, rank: usize) {
+        let peer = self.peers[rank].as_mut().expect("connected");
+        peer.endpoint.set_polling(false);
+        peer.polled = false;
+        self.polling.ranks.retain(|&polled| polled != peer.rank);
+    }
+
     /// Stops polling rings that have been idle for long, so that a poll does not grow with the ranks that once sent
     /// something.
     #[cold]
@@ -366,10 +375,9 @@ mod tests {
                 world.recv(&mut got, 0, 1).expect("the first");
                 {
                     let mut worker = rt.handle().gate.enter();
-                    worker.engine.polling.ranks.clear();
-                    let peer = worker.engine.peers[0].as_mut().expect("connected");
-                    peer.polled = false;
+                    worker.engine.retire(0);
                     // Its sender still sees it polled.
+                    let peer = worker.engine.peers[0].as_mut().expect("connected");
                     peer.endpoint.set_polling(true);
                 }
                 world.send(&[2u8], 0, 2).expect("the word");

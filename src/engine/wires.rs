@@ -283,12 +283,8 @@ impl Engine {
             let Some(rank) = changed else {
                 return found;
             };
-            if let Some(Some(peer)) = peers.get_mut(rank as usize)
-                && !peer.polled
-                && !peer.life.is_gone()
-            {
-                polling.poll(peer);
-                found = true;
+            if let Some(Some(peer)) = peers.get_mut(rank as usize) {
+                found |= polling.poll_again(peer);
             }
         }
     }
@@ -308,12 +304,8 @@ impl Engine {
         wires.asked = now;
         let mut found = false;
         for rank in wires.hub.take_noted() {
-            if let Some(Some(peer)) = self.peers.get_mut(rank as usize)
-                && !peer.polled
-                && !peer.life.is_gone()
-            {
-                self.polling.poll(peer);
-                found = true;
+            if let Some(Some(peer)) = self.peers.get_mut(rank as usize) {
+                found |= self.polling.poll_again(peer);
             }
         }
         let mut device = false;

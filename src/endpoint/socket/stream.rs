@@ -60,7 +60,7 @@ impl Stream {
 
     #[cfg(test)]
     pub(super) fn take_noted(&self) -> Vec<u32> {
-        self.set.take_noted()
+        std::mem::take(&mut self.set.noted())
     }
 
     pub(super) fn watch(&self, write: bool) {

@@ -337,21 +337,43 @@ fn credit_of_a_stream_that_is_not_polled_goes_out_at_once() {
 /// Two records come with one read, and a call takes the first one only. No descriptor tells of the second one.
 #[test]
 fn a_stream_that_is_read_and_not_polled_is_noted() {
-    let [mut one, mut other] = pair();
-    for polled in [true, false] {
-        other.set_polling(polled);
-        for meta in [1, 2] {
-            one.claim(0).expect("room").publish(1, 0, meta);
+    for [mut one, mut other] in [pair(), pair_with_lane()] {
+        noted(&other);
+        for polled in [true, false] {
+            other.set_polling(polled);
+            for meta in [1, 2] {
+                one.claim(0).expect("room").publish(1, 0, meta);
+            }
+            assert!(one.has_output() && !other.has_unread());
+            one.push_out();
+            let (first, _) = next(&mut other).expect("a record");
+            assert_eq!(first.meta, 1);
+            other.pass(first, None);
+            assert_eq!(noted(&other), if polled { vec![] } else { vec![0] });
+            let (second, _) = next(&mut other).expect("a record");
+            assert_eq!(second.meta, 2);
+            other.pass(second, None);
         }
-        assert!(one.has_output() && !other.has_unread());
-        one.push_out();
-        let (first, _) = next(&mut other).expect("a record");
-        assert_eq!(first.meta, 1);
-        other.pass(first, None);
-        let noted = other.stream.as_ref().expect("a connection").take_noted();
-        assert_eq!(noted, if polled { vec![] } else { vec![0] });
-        let (second, _) = next(&mut other).expect("a record");
-        assert_eq!(second.meta, 2);
-        other.pass(second, None);
     }
+}
+
+/// As if the rank had just looked at the hub.
+fn noted(socket: &Socket) -> Vec<u32> {
+    socket.stream.as_ref().expect("a connection").take_noted()
+}
+
+#[test]
+fn what_is_read_beside_a_lane_is_noted() {
+    let [one, mut other] = pair_with_lane();
+    noted(&other);
+    let word = frame::Head::control(FrameKind::GivenUp, 0).encode();
+    let stream = &one.stream.as_ref().expect("a connection").fd;
+    assert_eq!(nix::unistd::write(stream, &word), Ok(word.len()));
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !other.has_given_up() {
+        assert!(Instant::now() < limit, "it is not read");
+        other.set_polling(false);
+        assert!(other.is_empty());
+    }
+    assert_eq!(noted(&other), [0]);
 }

@@ -306,13 +306,7 @@ fn read_two_and_wait_for_one() {
         let rt = join(first);
         let (world, mut got) = (rt.world(), [9u8]);
         world.recv(&mut got, 1, 0).expect("both are connected");
-        {
-            let mut worker = rt.handle().gate.enter();
-            worker.engine.polling.ranks.clear();
-            let peer = worker.engine.peers[1].as_mut().expect("connected");
-            peer.polled = false;
-            peer.endpoint.set_polling(false);
-        }
+        rt.handle().gate.enter().engine.retire(1);
         sent.wait();
         sent.wait();
         world.recv(&mut got, 1, 1).expect("the first");
