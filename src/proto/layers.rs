@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::peer::Peer;
-use crate::request::{RequestId, UserBuf};
+use crate::request::{OfferedBy, RequestId, StagedBuf, UserBuf};
 use crate::state::Core;
 use crate::state::message::Remote;
 use onecopy_btl::contract::AttachStats;
@@ -36,8 +36,27 @@ pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
     peer.announce_reading();
 }
 
-/// Why a staged receive may not accept an offer at all.
-pub(crate) const NOT_ACCEPTED: &str = "the buffer of the receive takes no such offer";
+/// Offers a staged receive the first `len` bytes of a message. Says whether it takes all of them itself.
+#[cold]
+pub(crate) fn offer(
+    counters: &mut Counters,
+    to: &StagedBuf,
+    by: OfferedBy,
+    offered: &[u8],
+    len: u64,
+) -> bool {
+    let accepted = to.accept(by, offered, len);
+    if !accepted {
+        declined(counters, "the buffer of the receive takes no such offer");
+    }
+    accepted
+}
+
+/// A staged receive has taken all of a message itself.
+pub(crate) fn taken_directly(counters: &mut Counters, bytes: u64) {
+    counters.device_direct += 1;
+    counters.device_bytes += bytes;
+}
 
 /// A message between devices is staged.
 #[cold]

@@ -5,7 +5,7 @@
 use super::control::complete_send;
 use super::deliver::{Message, deliver_own};
 use super::eager;
-use super::layers::{NOT_ACCEPTED, declined};
+use super::layers::{declined, offer, taken_directly};
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{
@@ -157,12 +157,9 @@ fn accept_whole(
     len: u64,
 ) -> Option<Arc<StagedBuf>> {
     let (from, to) = (from.staged()?, to.staged()?);
-    let offer = from.offer(true).filter(|_| len > 0)?;
-    if !to.accept(OfferedBy::Own, &offer, len) {
-        declined(counters, NOT_ACCEPTED);
-        return None;
-    }
-    Some(Arc::clone(to))
+    let offered = from.offer(true).filter(|_| len > 0)?;
+    let accepted = offer(counters, to, OfferedBy::Own, &offered, len);
+    accepted.then(|| Arc::clone(to))
 }
 
 /// What is staged wakes a thread that sleeps, a transfer does not. An error comes with the first step.
@@ -203,8 +200,7 @@ pub(crate) fn step(core: &mut Core, transfer: &mut Transfer) -> OwnStep {
         match buffer.taken() {
             Taken::NotYet => return OwnStep::Rests,
             Taken::All => {
-                core.counters.device_direct += 1;
-                core.counters.device_bytes += transfer.len;
+                taken_directly(&mut core.counters, transfer.len);
                 *direct = None;
                 transfer.remaining.clear();
             }

@@ -40,18 +40,20 @@ impl Statistics {
     /// Counts a message from `rank` whose bytes came by `layer`.
     #[inline(always)]
     pub(crate) fn count_from(&mut self, rank: u32, layer: LayerId, bytes: u64) {
-        self.0.bytes_received += bytes;
-        if let Some(row) = self.0.row(rank) {
-            row.add(layer as usize, bytes);
-        }
+        self.count_message(rank, layer as usize, bytes);
     }
 
     /// Counts a message from `rank` whose bytes a device has copied from another one.
     #[cold]
     pub(crate) fn count_device(&mut self, rank: u32, bytes: u64) {
+        self.count_message(rank, DEVICE, bytes);
+    }
+
+    #[inline(always)]
+    fn count_message(&mut self, rank: u32, mechanism: usize, bytes: u64) {
         self.0.bytes_received += bytes;
         if let Some(row) = self.0.row(rank) {
-            row.add(DEVICE, bytes);
+            row.add(mechanism, bytes);
         }
     }
 

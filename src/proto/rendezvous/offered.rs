@@ -2,7 +2,7 @@
 //! An announced message that the buffer of its receive fetches by itself, as the buffer of the send has offered. What
 //! it declines is staged: no offer fails a message.
 
-use super::super::layers::{NOT_ACCEPTED, declined};
+use super::super::layers::{declined, offer, taken_directly};
 use super::Stepped;
 use crate::error::Error;
 use crate::request::{OfferedBy, StagedBuf, Taken};
@@ -20,15 +20,11 @@ pub(super) fn accept(
     transfer: &mut Transfer,
     buffer: &Arc<StagedBuf>,
 ) -> Option<Mode> {
-    let offer = transfer.announcement.remote.take_offer()?;
+    let offered = transfer.announcement.remote.take_offer()?;
     let by = OfferedBy::Peer(transfer.peer);
-    let accepted = buffer.accept(by, &offer, transfer.len);
+    let accepted = offer(counters, buffer, by, &offered, transfer.len);
     fault::point("device.accepted");
-    if !accepted {
-        declined(counters, NOT_ACCEPTED);
-        return None;
-    }
-    Some(Mode::Direct(Arc::clone(buffer)))
+    accepted.then(|| Mode::Direct(Arc::clone(buffer)))
 }
 
 /// How far a buffer is that takes all of a message itself. What it declines comes another way.
@@ -36,8 +32,7 @@ pub(super) fn taken(core: &mut Core, transfer: &mut Transfer, found: Taken) -> S
     match found {
         Taken::NotYet => return Stepped::Rests { moved: false },
         Taken::All => {
-            core.counters.device_direct += 1;
-            core.counters.device_bytes += transfer.len;
+            taken_directly(&mut core.counters, transfer.len);
             transfer.by = CameBy::Device;
             transfer.remaining.clear();
         }
