@@ -568,3 +568,23 @@ fn who_sleeps_is_woken_and_owes_nothing() {
     a.poll();
     assert!(a.is_taken(lanes[0]));
 }
+
+/// Nothing goes back to the peer that would carry the acknowledgement, and nobody asks for it.
+#[test]
+fn what_has_come_is_acknowledged_after_a_while() {
+    let fabric = Fabric::new(&["m0", "m1"]);
+    let [mut a, mut b] = ["m0", "m1"].map(|name| open(&fabric, name, &settings()));
+    let (to_b, _, _) = join(&mut a, &mut b);
+    assert_eq!(a.write(to_b, b"alone"), 5);
+    assert!(a.push(to_b));
+    b.poll();
+    a.poll();
+    assert!(!a.is_taken(to_b), "one may follow soon");
+    // Longer than it waits for that.
+    std::thread::sleep(Duration::from_millis(1));
+    b.poll();
+    until(|| {
+        a.poll();
+        a.is_taken(to_b)
+    });
+}

@@ -237,7 +237,6 @@ impl Arq {
             (self.asks, self.asked) = (true, now);
             self.sent.was_silent();
         }
-        self.acknowledge_in_time(now);
         Ok(())
     }
 

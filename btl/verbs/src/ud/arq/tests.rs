@@ -150,6 +150,7 @@ impl Net {
                 let count = side.arq.read(&mut out, &mut Vec::new());
                 side.got.extend_from_slice(&out[..count]);
             }
+            side.arq.acknowledge_in_time(self.now);
             if let Err(reason) = side.arq.tend(self.now) {
                 side.broken = Some(reason);
             }
