@@ -52,7 +52,6 @@ pub(super) struct Acceptor {
     secret: Secret,
     rests_until: Option<Instant>,
     time: AttendedTime,
-    looked: Instant,
 }
 
 impl std::fmt::Debug for Acceptor {
@@ -98,7 +97,6 @@ impl Acceptor {
             secret,
             rests_until: None,
             time: AttendedTime::new(2 * LOOK, now),
-            looked: now,
         })
     }
 
@@ -128,7 +126,6 @@ impl Acceptor {
     /// Sends those away who have not proven themselves in time. Gives those who have, as found by a last look.
     pub(super) fn tick(&mut self, now: Instant) -> Vec<(u32, TcpStream)> {
         self.rests_until.take_if(|until| *until <= now);
-        self.looked = now;
         let time = self.time.looks(now);
         let mut proven = Vec::new();
         for number in 0..self.inbound.len() {
@@ -151,7 +148,7 @@ impl Acceptor {
     /// When [`tick`](Self::tick) has something to do at the latest.
     pub(super) fn due(&self) -> Option<Instant> {
         let is_waited_for = self.inbound.iter().any(Option::is_some);
-        let look = is_waited_for.then(|| self.looked + LOOK);
+        let look = is_waited_for.then(|| self.time.looked() + LOOK);
         look.into_iter().chain(self.rests_until).min()
     }
 

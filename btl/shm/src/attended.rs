@@ -43,6 +43,12 @@ impl AttendedTime {
         self.looked - self.away
     }
 
+    /// When the rank last looked, by the system's clock.
+    #[must_use]
+    pub fn looked(&self) -> Instant {
+        self.begun + self.looked
+    }
+
     /// What time it is.
     #[must_use]
     pub fn at(&self, now: Instant) -> Duration {
