@@ -509,7 +509,7 @@ impl Conductor {
             if self.ranks[rank].death.is_none()
                 && kill(self.ranks[rank].pid, Signal::SIGKILL) == Err(Errno::EPERM)
             {
-                self.is_refused(rank);
+                self.tell_of_refusal(rank);
             }
         }
     }
@@ -519,13 +519,13 @@ impl Conductor {
         for rank in 0..self.ranks.len() {
             // ESRCH: the group is empty.
             if killpg(self.ranks[rank].pid, signal) == Err(Errno::EPERM) {
-                self.is_refused(rank);
+                self.tell_of_refusal(rank);
             }
         }
     }
 
     /// A signal was refused. If it was the rank's own, the user is told once: nobody else can end it.
-    fn is_refused(&mut self, rank: usize) {
+    fn tell_of_refusal(&mut self, rank: usize) {
         let found = &mut self.ranks[rank];
         let pid = found.pid;
         if !found.refusal_said && how_ended(pid).is_none() && obstacle::is_refused(pid) {
@@ -537,14 +537,12 @@ impl Conductor {
 
     /// Names ranks that live though the job is over, and why.
     fn say_living(&mut self, what: &str, living: &[usize]) {
-        for &rank in living.iter().take(8) {
+        let named = |&rank: &usize| {
             let pid = self.ranks[rank].pid;
-            let why = obstacle::of(pid);
-            self.say(&format!("{what}: rank {rank} (pid {pid}): {why}"));
-        }
-        if living.len() > 8 {
-            self.say(&format!("{what}: {} other ranks", living.len() - 8));
-        }
+            (format!("rank {rank} (pid {pid})"), pid)
+        };
+        let named: Vec<_> = living.iter().map(named).collect();
+        obstacle::tell(what, "ranks", &named, |text| self.say(text));
     }
 
     fn take_signals(&mut self) {

@@ -13,8 +13,19 @@ pub(super) fn is_refused(pid: Pid) -> bool {
     kill(pid, None) == Err(Errno::EPERM)
 }
 
+/// Says of each process why it lives. Of a crowd the first ones are named; `kind`: what all of them are.
+pub(super) fn tell(what: &str, kind: &str, named: &[(String, Pid)], mut say: impl FnMut(&str)) {
+    const NAMED: usize = 8;
+    for (name, pid) in named.iter().take(NAMED) {
+        say(&format!("{what}: {name}: {}", of(*pid)));
+    }
+    if named.len() > NAMED {
+        say(&format!("{what}: {} other {kind}", named.len() - NAMED));
+    }
+}
+
 /// Why a child lives that was killed and not waited for.
-pub(super) fn of(pid: Pid) -> String {
+fn of(pid: Pid) -> String {
     if is_refused(pid) {
         refusal(pid)
     } else {

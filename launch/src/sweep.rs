@@ -98,13 +98,9 @@ pub(super) fn kill_descendants(except: &[Pid], mut say: impl FnMut(&str)) {
             } else {
                 "waiting for"
             };
-            // A crowd is not named one by one.
-            for &pid in left.iter().take(8) {
-                say(&format!("{what}: process {pid}: {}", obstacle::of(pid)));
-            }
-            if left.len() > 8 {
-                say(&format!("{what}: {} other processes", left.len() - 8));
-            }
+            let named = |&pid: &Pid| (format!("process {pid}"), pid);
+            let named: Vec<_> = left.iter().map(named).collect();
+            obstacle::tell(what, "processes", &named, &mut say);
         }
         if is_over {
             return;
