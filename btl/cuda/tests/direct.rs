@@ -22,6 +22,13 @@ use onecopy_shm::sync::{AtomicU32, Ordering};
 
 const LEN: usize = 3 << 20;
 
+/// The buffers of a send and of a receive. One message has gone between them, so that all is ready for more.
+fn two_buffers(driver: &Driver, len: usize) -> (u64, u64) {
+    let (from, to) = (driver.alloc(len), driver.alloc(len));
+    fetched(to, &offered(from, len), len);
+    (from, to)
+}
+
 fn declined(fetch: &Fetch, reason: &str) {
     match end_of(fetch) {
         End::Declined(why) => assert!(why.contains(reason), "{why}"),
@@ -39,7 +46,7 @@ fn a_buffer_of_this_process_is_copied_once() {
     put(whole(from), &bytes).expect("a copy");
     for (offset, len) in [(0, LEN), (1, LEN - 1), (4096, 600_000), (LEN - 1, 1)] {
         put(whole(to), &pattern(LEN, 4)).expect("a copy");
-        let offering = Offering::of(from + offset as u64, len as u64).expect("in one allocation");
+        let offering = offered(from + offset as u64, len);
         fetched(to, &offering, len);
         assert!(offering.close(), "nobody reads it any more");
         let got = get(whole(to), LEN).expect("a copy");
@@ -55,10 +62,8 @@ fn a_buffer_of_this_process_is_copied_once() {
 fn a_send_is_not_over_while_a_device_reads_its_buffer() {
     let driver = driver();
     let _shared = Shared::enter(&driver);
-    let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
-    let warm = Offering::of(from, LEN as u64).expect("in one allocation");
-    fetched(to, &warm, LEN);
-    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let (from, to) = two_buffers(&driver, LEN);
+    let offering = offered(from, LEN);
     let fetch = held(&driver, to, &offering, LEN);
     for _ in 0..1000 {
         fetch.advance();
@@ -80,10 +85,8 @@ fn a_send_is_not_over_while_a_device_reads_its_buffer() {
 fn a_fetch_that_is_dropped_amid_its_copy_calls_no_driver_and_keeps_the_source() {
     let driver = driver();
     let _shared = Shared::enter(&driver);
-    let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
-    let warm = Offering::of(from, LEN as u64).expect("in one allocation");
-    fetched(to, &warm, LEN);
-    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let (from, to) = two_buffers(&driver, LEN);
+    let offering = offered(from, LEN);
     let fetch = held(&driver, to, &offering, LEN);
     let before = driver.entries();
     drop(fetch);
@@ -103,14 +106,12 @@ fn a_fetch_that_is_dropped_amid_its_copy_calls_no_driver_and_keeps_the_source() 
 fn a_copy_without_an_event_is_not_over_while_the_device_works() {
     let driver = driver();
     let _shared = Shared::enter(&driver);
-    let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
+    let (from, to) = two_buffers(&driver, LEN);
     let bytes = pattern(LEN, 7);
     put(whole(from), &bytes).expect("a copy");
-    let warm = Offering::of(from, LEN as u64).expect("in one allocation");
-    fetched(to, &warm, LEN);
     for comes_later in [false, true] {
         put(whole(to), &pattern(LEN, 8)).expect("a copy");
-        let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+        let offering = offered(from, LEN);
         driver.fault(NO_EVENT, 0);
         let fetch = held(&driver, to, &offering, LEN);
         for _ in 0..100 {
@@ -145,7 +146,7 @@ fn what_is_not_in_one_allocation_of_a_device_is_not_offered_nor_fetched() {
     );
     assert!(Offering::of(managed, LEN as u64).is_none(), "it moves");
     assert!(Offering::of(host, 4096).is_none(), "the host's");
-    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let offering = offered(from, LEN);
     let offer = offering.own();
     let runs = fetch_to(None);
     assert!(!runs.accept(By::Own, &offer, 100), "in several runs");
@@ -167,7 +168,7 @@ fn memory_of_a_context_of_its_own_is_staged() {
     let driver = driver();
     set_bound(64);
     let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
-    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let offering = offered(from, LEN);
     let fetch = fetch_to(Some((to, LEN as u64)));
     assert!(fetch.accept(By::Own, &offering.own(), LEN as u64));
     declined(&fetch, "is not in one allocation of a device");
@@ -178,7 +179,7 @@ fn a_kernel_that_occupies_the_device_lets_no_copy_begin() {
     let driver = driver();
     let _shared = Shared::enter(&driver);
     let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
-    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let offering = offered(from, LEN);
     fetched(to, &offering, LEN);
     static WORD: AtomicU32 = AtomicU32::new(0);
     driver.spin(&WORD, 1, 2);
@@ -198,7 +199,7 @@ fn a_fetch_that_is_closed_before_it_begins_copies_nothing() {
     let driver = driver();
     let _shared = Shared::enter(&driver);
     let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
-    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let offering = offered(from, LEN);
     let before = driver.between();
     let fetch = fetch_to(Some((to, LEN as u64)));
     assert!(fetch.accept(By::Own, &offering.own(), LEN as u64));
@@ -214,7 +215,7 @@ fn a_helper_that_is_late_or_has_much_to_do_holds_no_message_up() {
     let driver = driver();
     let _shared = Shared::enter(&driver);
     let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
-    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let offering = offered(from, LEN);
     fetched(to, &offering, LEN);
     let offer = *offering.shown().expect("the driver shows it");
     let number = std::cell::Cell::new(1000u64);
@@ -256,7 +257,7 @@ fn an_offer_of_another_process_is_looked_at_before_it_is_believed() {
     let driver = driver();
     let _shared = Shared::enter(&driver);
     let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
-    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let offering = offered(from, LEN);
     let offer = *offering.shown().expect("the driver shows it");
     let accepts = |offer: &[u8], len: u64| {
         let fetch = fetch_to(Some((to, LEN as u64)));

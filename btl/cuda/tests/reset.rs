@@ -16,7 +16,7 @@ mod limit;
 
 use fetches::*;
 use harness::*;
-use onecopy_cuda::direct::{End, Offering};
+use onecopy_cuda::direct::End;
 
 const LEN: usize = 1 << 20;
 /// All that the first context has is within so many bytes.
@@ -35,7 +35,7 @@ fn memory_of_a_context_that_is_gone_is_not_touched() {
     let driver = driver();
     let first = Shared::enter(&driver);
     let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
-    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let offering = offered(from, LEN);
     fetched(to, &offering, LEN);
     drop((offering, first));
     // SAFETY: nothing of the device is in use.
@@ -49,7 +49,7 @@ fn memory_of_a_context_that_is_gone_is_not_touched() {
     let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
     let before = driver.between();
     put(whole(from), &bytes[..LEN]).expect("a copy");
-    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let offering = offered(from, LEN);
     fetched(to, &offering, LEN);
     assert_eq!(driver.between(), before + 1);
     assert!(get(whole(to), LEN).expect("a copy") == bytes[..LEN]);
@@ -63,7 +63,7 @@ fn a_copy_whose_context_ends_fails_and_is_over() {
         let driver = driver();
         let _shared = Shared::enter(&driver);
         let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
-        let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+        let offering = offered(from, LEN);
         driver.fault(fault, 0);
         let fetch = held(&driver, to, &offering, LEN);
         // SAFETY: the copy ends with the device's context.

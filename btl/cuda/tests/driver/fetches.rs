@@ -34,6 +34,11 @@ impl Drop for Shared<'_> {
     }
 }
 
+/// A buffer of a device, as a send of it is offered.
+pub(crate) fn offered(address: u64, len: usize) -> Offering {
+    Offering::of(address, len as u64).expect("in one allocation")
+}
+
 pub(crate) fn fetch_to(room: Option<(u64, u64)>) -> Fetch {
     // SAFETY: memory of the test, which waits.
     unsafe { Fetch::new(room) }
@@ -66,6 +71,7 @@ pub(crate) fn fetched(to: u64, offering: &Offering, len: usize) {
     }
     panic!("never");
 }
+
 /// A fetch whose copy has begun and is held back, until the driver lets it go.
 pub(crate) fn held(driver: &Driver, to: u64, offering: &Offering, len: usize) -> Fetch {
     // SAFETY: copies of the device wait until they are let go; short ones do not.
