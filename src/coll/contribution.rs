@@ -99,6 +99,8 @@ pub(crate) struct Contribution {
     pub(crate) temp: Option<PoolBuf>,
     /// Whether the program waits in the call.
     pub(crate) blocking: bool,
+    /// Whether it waits, and no other collective of the communicator was under way on this rank when it began.
+    pub(crate) alone: bool,
     /// Whether this rank leaves a share of the result for others to read.
     pub(crate) shares: bool,
     /// The way of what cannot be mapped: chosen, perhaps as a try, or expected by a rank that only takes. None: sizes

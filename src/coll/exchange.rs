@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Collectives that only move bytes. Each rank publishes where its bytes are, and reads its parts from the others. It
 //! reads none that the others write into its receive buffer themselves ([`super::push`]). What one member alone takes
-//! and cannot map goes as a message ([`by_message`]).
+//! and cannot map goes as a message ([`by_message`]), or in pieces if both of two ranks give something ([`by_pieces`]).
 
 mod by_message;
+mod by_pieces;
 mod push;
 
 pub(super) use by_message::unmapped_placement;
@@ -16,6 +17,7 @@ use super::contribution::{
 };
 use super::lines::Lines;
 use super::member_buffer::{self, CopyTarget, MemberBuffer};
+use super::pieces::transfer::PieceTransfer;
 use super::plan::{Find, OwnCopy, Takes};
 use super::push::{Gives, WRITTEN, place_of};
 use super::reader;
@@ -67,6 +69,8 @@ pub(crate) struct Exchange {
     push: Push,
     /// Made when the first is sent, posted or taken.
     messages: Option<Box<Messages>>,
+    /// Made when the first piece is written or read.
+    pieces: Option<Box<PieceTransfer>>,
     lines: Lines,
     /// Members to take something from, those behind this rank first.
     pending: Vec<usize>,
@@ -191,6 +195,7 @@ impl Exchange {
             plan,
             push: Push::default(),
             messages: None,
+            pieces: None,
             lines: Lines::default(),
             pending,
             got: 0,
@@ -203,9 +208,21 @@ impl Exchange {
     }
 
     pub(crate) fn begin(&mut self, cx: &mut MessageContext<'_>) -> Result<()> {
-        let (memory, state, seq, shared) = cx.over_channel().parts();
+        let (memory, state, _, shared) = cx.over_channel().parts();
         let (plan, way, blocking) = (&self.plan, shared.way, shared.blocking);
-        let message = plan.message_for(memory, state, way);
+        let message = match plan.unmapped_part(memory, state, way) {
+            Some((placement, part)) => {
+                if placement == Placement::Pieces
+                    && self.begin_pieces(cx.over_channel(), part.range)?
+                {
+                    return Ok(());
+                }
+                (placement == Placement::Message || self.pending.is_empty()).then_some(part)
+            }
+            None => None,
+        };
+        let (memory, state, seq, _) = cx.over_channel().parts();
+        let plan = &self.plan;
         let goes = message.is_some();
         let promises = self.push.promises(plan, memory, state, blocking, goes);
         let flags = promises.flags();
@@ -233,7 +250,7 @@ impl Exchange {
                 let mut content = kind::NOTHING;
                 if let Some(message) = message {
                     content = kind::MESSAGE;
-                    describe_message(message.len, &mut line[..24]);
+                    describe_message(message.range.len, &mut line[..24]);
                 }
                 if let Some(open) = plan.open() {
                     describe(&memory.range_of(&open), &mut line[24..]);
@@ -245,16 +262,26 @@ impl Exchange {
         if let Some(message) = message {
             // Behind the line, which the reader finds once it has the message.
             let messages = self.messages.get_or_insert_default();
-            messages.send_part(&self.plan, cx, message)?;
+            messages.send_part(cx, message)?;
         }
         Ok(())
     }
 
     pub(crate) fn step(&mut self, cx: &mut MessageContext<'_>) -> Result<Step> {
+        // What the other rank waits for goes before what this one copies for itself.
+        let mut written = 0;
+        while written < STEP_MAX {
+            match self.write_piece(cx.over_channel())? {
+                0 => break,
+                n => written += n,
+            }
+        }
         let Self {
             plan, push, lines, ..
         } = self;
-        let (mut moved, pushed) = push.step(plan, lines, cx.over_channel())?;
+        let (pushed_bytes, pushed) = push.step(plan, lines, cx.over_channel())?;
+        let mut moved = written + pushed_bytes + self.step_pieces(cx.over_channel())?;
+        self.withdraw_for_pieces(cx);
         let mut index = 0;
         while index < self.pending.len() && moved < STEP_MAX {
             let place = self.pending[index];
@@ -268,6 +295,10 @@ impl Exchange {
                 continue;
             };
             let (to, len) = self.plan.takes.of(place);
+            if line.content == Content::Pieces && channel.state.size() == 2 {
+                // Of two ranks: it is the only one.
+                break;
+            }
             if line.content == Content::Message {
                 if line.given.len != len as u64 {
                     return Err(member_buffer::mismatch(
@@ -318,6 +349,10 @@ impl Exchange {
         }
         let all = self.pending.is_empty()
             && pushed
+            && self
+                .pieces
+                .as_ref()
+                .is_none_or(|pieces| pieces.is_written())
             && match &mut self.messages {
                 Some(messages) => messages.came(cx)?,
                 None => true,
@@ -332,6 +367,9 @@ impl Exchange {
     /// See [`super::op::Operation::awaits`].
     pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         let takes = self.pending.contains(&place);
+        if self.awaits_pieces(state, seq) {
+            return true;
+        }
         let phase = state.channel_ends[place].phase(seq);
         if phase == 0 {
             return takes || self.push.awaits(place);

@@ -9,6 +9,7 @@
 //! they count the same collectives. Where owners are asked to copy (`ONECOPY_COLL_ASK`), they do so in place of calls.
 
 use super::Collective;
+use super::select::PlacementLimits;
 use crate::engine::Engine;
 use crate::select::observed::{Observed, Rival};
 use onecopy_btl::registry::Power;
@@ -18,6 +19,12 @@ use std::time::Instant;
 /// Bytes of the shortest vector that is timed. Shorter ones take some microseconds, of which the clock and the other
 /// rank's arrival are too large a part. Chosen by magnitude: of 64 KiB both ways took the same (A, 11-30).
 pub(super) const MIN: usize = 64 << 10;
+
+/// Whether so many bytes go in one of the two ways. What would stand in a temporary copy is not read by the kernel, so
+/// that what calls take says nothing about it.
+pub(super) fn has_rivals(bytes: usize, limits: &PlacementLimits) -> bool {
+    bytes >= MIN && bytes > limits.temp_max
+}
 
 /// A collective that is timed.
 #[derive(Debug, Clone, Copy)]
@@ -37,16 +44,16 @@ pub(super) struct ObservedKinds(Vec<(Discriminant<Collective>, Observed)>);
 
 impl ObservedKinds {
     /// Chooses the way of the `bytes` bytes that this rank gives to the rank `other` in a blocking collective. None:
-    /// sizes decide. `over_calls`: chunks cost clearly less than calls of the kernel, by the machine's curves.
+    /// sizes decide.
     #[inline]
     pub(super) fn choose(
         &mut self,
         engine: &Engine,
         other: u32,
         (collective, bytes): (&Collective, usize),
-        over_calls: bool,
+        limits: &PlacementLimits,
     ) -> Option<Timed> {
-        if bytes < MIN {
+        if !has_rivals(bytes, limits) {
             return None;
         }
         let peer = engine.peers[other as usize].as_deref()?;
@@ -58,7 +65,7 @@ impl ObservedKinds {
             None => {
                 let core = &engine.core;
                 let observed = Observed::of(&core.knobs, &core.costs, proven);
-                let first = if over_calls {
+                let first = if limits.over_calls {
                     Rival::Pipeline
                 } else {
                     Rival::Kernel
@@ -78,10 +85,18 @@ impl ObservedKinds {
 
     /// The way in which a rank that only takes expects `bytes` bytes: as it would give them. None: sizes decide.
     #[inline]
-    pub(super) fn expected(&self, collective: &Collective, bytes: usize) -> Option<Rival> {
+    pub(super) fn expected(
+        &self,
+        collective: &Collective,
+        bytes: usize,
+        limits: &PlacementLimits,
+    ) -> Option<Rival> {
+        if !has_rivals(bytes, limits) {
+            return None;
+        }
         let kind = discriminant(collective);
         let mut kinds = self.0.iter();
-        let (_, observed) = kinds.find(|(known, _)| bytes >= MIN && *known == kind)?;
+        let (_, observed) = kinds.find(|(known, _)| *known == kind)?;
         (!observed.is_fixed()).then(|| observed.faster(bytes as u64))
     }
 
@@ -101,7 +116,8 @@ mod tests {
     use crate::runtime::{Runtime, local_with};
     use onecopy_obs::Knobs;
 
-    const WORDS: usize = 16 << 10;
+    /// More than stand in a temporary copy.
+    const WORDS: usize = 32 << 10;
     const BYTES: usize = 8 * WORDS;
 
     /// Lets a rank give in a collective in this way first. Says whether there is another one.
@@ -196,7 +212,7 @@ mod tests {
                 let bcast = Collective::Bcast { root };
                 for _ in 0..3 {
                     let is_one_of_two = begin_with(&rt, &bcast, first);
-                    let before = rt.counters().bytes_sent;
+                    let before = rt.counters();
                     let mut got = if me == root {
                         send.clone()
                     } else {
@@ -206,9 +222,12 @@ mod tests {
                         .run(&bcast, None, Some(bytemuck::cast_slice_mut(&mut got)))
                         .expect("bcast");
                     assert!(got == send, "{first:?} from {root}");
-                    let sent = rt.counters().bytes_sent - before;
-                    let as_message = me == root && first == Rival::Pipeline;
-                    assert!(!is_one_of_two || sent == u64::from(as_message) * BYTES as u64);
+                    let now = rt.counters();
+                    let in_pieces = now.coll_in_pieces - before.coll_in_pieces;
+                    let sent = now.bytes_sent - before.bytes_sent;
+                    let given = in_pieces * BYTES as u64 + sent;
+                    let chosen = me == root && first == Rival::Pipeline;
+                    assert!(!is_one_of_two || given == u64::from(chosen) * BYTES as u64);
                 }
                 rt.finalize().expect("finalize");
             });

@@ -76,6 +76,7 @@ impl Operation {
                 served: [None, None],
                 temp: None,
                 blocking,
+                alone: false,
                 shares: false,
                 way: None,
                 timed: None,

@@ -14,7 +14,7 @@ use super::state::CommState;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use onecopy_btl::{LayerId, RemoteRange};
-use onecopy_shm::coll::{CheckedLine, kind};
+use onecopy_shm::coll::{CheckedLine, Content, kind};
 use onecopy_shm::loan::Loan;
 use std::io::IoSlice;
 
@@ -81,7 +81,8 @@ pub(crate) fn reaches_all(peers: &[Option<Box<Peer>>], state: &CommState) -> boo
 
 /// The receive buffer of the member that says this, if members may write into it.
 pub(crate) fn opened(line: &CheckedLine) -> Option<RemoteRange> {
-    line.has(kind::OPEN).then(|| lines::range(line.result))
+    let is_open = line.has(kind::OPEN) && line.content != Content::Pieces;
+    is_open.then(|| lines::range(line.result))
 }
 
 /// Where what is written to members stands.

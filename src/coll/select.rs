@@ -101,6 +101,8 @@ pub enum NodeScheme {
     Exchange {
         /// What a member gives is for one reader alone.
         one_reader: bool,
+        /// Of two members: who gives something.
+        pair: Option<Pair>,
         /// Both ranks of a long broadcast to one copy a half each, if their buffers are mapped. Else the root would
         /// only wait.
         halves: bool,
@@ -116,6 +118,15 @@ pub enum NodeScheme {
         /// Whether a rank reads all that it needs at once. A result of which each combines a share is read besides.
         at_once: bool,
     },
+}
+
+/// Who of two members gives something in an exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pair {
+    /// One of them, the root or not.
+    OneGives,
+    /// Both.
+    BothGive,
 }
 
 /// What decides how members on one node do a collective, beside what they are: the same on all of them.
@@ -149,6 +160,7 @@ pub fn node_scheme(
         Collective::Bcast { .. } if size > 2 && len >= limits.relay_min => NodeScheme::Relay,
         _ => NodeScheme::Exchange {
             one_reader: has_one_reader(collective, size),
+            pair: (size == 2).then(|| Pair::of(collective)),
             halves: size == 2
                 && len >= seeds::HALVES_MIN
                 && matches!(collective, Collective::Bcast { .. }),
@@ -162,13 +174,13 @@ pub fn chunks_are_cheaper(costs: &Costs) -> bool {
     auto::chunks_are_cheaper(&costs.asked_copies())
 }
 
-/// Whether the `given` bytes of a member go to their one reader as a message, where it cannot map them. What fits into
-/// a slot stands there. If calls of the kernel are cheaper than messages, the reader reads by one: a message would only
-/// precede that. Scatter of 64 KiB took 9.3 instead of 5.2 us near, as a message (A, 11-29).
+/// Whether the `given` bytes of a member go to their one reader, which cannot map them, as a message or in pieces. What
+/// fits into a slot stands there. If calls of the kernel are cheaper, the reader reads by one: a
+/// message would only precede that. Scatter of 64 KiB took 9.3 instead of 5.2 us near, as a message (A, 11-29).
 ///
 /// For several readers messages would be copied in for each, or sent one after the other. With four ranks on two
 /// processors an alltoall of 256 KiB, sent so, took 1.2 to 1.8 times as long (G, 11-28).
-fn goes_as_message(given: usize, limits: &PlacementLimits) -> bool {
+fn is_over_calls(given: usize, limits: &PlacementLimits) -> bool {
     given > limits.slot && (limits.over_calls || given >= seeds::BOTH_COPY_MIN)
 }
 
@@ -182,6 +194,15 @@ fn has_one_reader(collective: &Collective, size: usize) -> bool {
         | Collective::Alltoall { .. }
         | Collective::Exscan { .. } => size == 2,
         _ => false,
+    }
+}
+
+impl Pair {
+    fn of(collective: &Collective) -> Self {
+        match collective {
+            Collective::Allgather { .. } | Collective::Alltoall { .. } => Self::BothGive,
+            _ => Self::OneGives,
+        }
     }
 }
 
@@ -261,8 +282,13 @@ impl NodeScheme {
     pub fn placement(self, len: usize, mapped: bool, limits: &PlacementLimits) -> Placement {
         match self {
             Self::Exchange {
-                one_reader: true, ..
-            } if !mapped && goes_as_message(len, limits) => Placement::Message,
+                one_reader: true,
+                pair,
+                ..
+            } if !mapped && is_over_calls(len, limits) => match pair.is_some() && limits.maps {
+                true => Placement::Pieces,
+                false => Placement::Message,
+            },
             Self::Combine {
                 in_pieces: true,
                 at_once,
@@ -351,7 +377,7 @@ pub fn why_placed(placement: Placement) -> &'static str {
         Placement::Copy => "a copy that peers map is cheaper than their reads by the kernel",
         Placement::Message => "as a message, see 'onecopy info protocols'",
         Placement::Pieces => {
-            "the other rank combines each piece while the next is written, and needs no result from this one"
+            "piece by piece, in memory that both map: the other rank takes one while the next is written"
         }
     }
 }

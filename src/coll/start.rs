@@ -222,9 +222,10 @@ impl Communicator {
         state.seq = seq;
         let id = request(engine, state.context);
         let mut op = Operation::new(id, seq, body, begun, call != Call::GoesOn);
+        op.shared.alone = call == Call::Waits && ops.is_empty();
         let has_ways = matches!(op.body, Body::Exchange(_) | Body::Pieces(_));
         if call == Call::Waits && has_ways && state.size() == 2 && state.has_channel() {
-            let over_calls = state.tuning.limits.over_calls;
+            let limits = &state.tuning.limits;
             let (other, observed) = (state.members[1 - state.me], &mut state.observed);
             let shared = &mut op.shared;
             match given {
@@ -236,10 +237,10 @@ impl Communicator {
                         _ => None,
                     };
                     let what = (collective, part.map_or(given.len, |(_, len)| len));
-                    shared.timed = observed.choose(engine, other, what, over_calls);
+                    shared.timed = observed.choose(engine, other, what, limits);
                     shared.way = shared.timed.map(|timed| timed.rival);
                 }
-                None => shared.way = observed.expected(collective, len),
+                None => shared.way = observed.expected(collective, len, limits),
             }
         }
         if begun {

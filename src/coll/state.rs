@@ -3,6 +3,7 @@
 
 use super::failed::Failed;
 use super::observed::ObservedKinds;
+use super::pieces::kept::KeptBounce;
 use super::requested_copies::CopyRequests;
 use super::select::{NodeLimits, PlacementLimits};
 use super::tags::Tags;
@@ -61,6 +62,8 @@ pub(crate) struct CommState {
     pub(crate) copy_requests: CopyRequests,
     pub(crate) tuning: Tuning,
     pub(super) observed: ObservedKinds,
+    /// Of two ranks: what they give each other pieces in.
+    pub(crate) bounce: KeptBounce,
 }
 
 /// Bytes that a step moves at most, so that a call that does not want to wait comes back within tenths of a
@@ -108,6 +111,7 @@ impl CommState {
             copy_requests: CopyRequests::default(),
             tuning,
             observed: ObservedKinds::default(),
+            bounce: KeptBounce::default(),
         }
     }
 

@@ -169,7 +169,7 @@ counters! {
     /// Collectives that went by messages: the communicator has no channel, or two levels cannot carry them. Parts that
     /// go as messages beside a channel count as messages alone.
     coll_by_messages: "collectives" Sum;
-    /// Reductions of two ranks whose vector this rank gave piece by piece through memory that both map.
+    /// Collectives of two ranks in which this rank gave something piece by piece, through memory that both map.
     coll_in_pieces: "collectives" Sum;
     /// Collectives that went on two levels: on each node by shared memory, between nodes by messages of its leader.
     coll_two_level: "collectives" Sum;

@@ -11,6 +11,7 @@
 //! It takes back what its reader, which has read all, did not take.
 
 use super::super::context::{MessageContext, Messenger, StepMemory};
+use super::super::contribution::{LoanRange, Readers};
 use super::super::messages::{MessagesInFlight, Route};
 use super::super::push::reaches_all;
 use super::super::select::{NodeScheme, Placement};
@@ -35,13 +36,11 @@ pub(super) struct Messages {
     taken: Vec<usize>,
 }
 
-/// A part of the offer that goes to its reader as a message.
+/// A part of the offer that goes to its one reader, which cannot map it.
 #[derive(Clone, Copy)]
-pub(super) struct OfferedMessage {
+pub(super) struct UnmappedPart {
     reader: usize,
-    /// Where in the offer it begins.
-    offset: usize,
-    pub(super) len: usize,
+    pub(super) range: LoanRange,
 }
 
 /// Whether a message between this rank and `place` is better than a call of the kernel there, or the only way.
@@ -71,13 +70,13 @@ pub(in super::super) fn unmapped_placement(
 }
 
 impl ExchangePlan {
-    /// What this rank gives as a message; none: it does not go so.
-    pub(super) fn message_for(
+    /// What this rank gives as a message or in pieces; none: it goes otherwise.
+    pub(super) fn unmapped_part(
         &self,
         memory: &StepMemory<'_>,
         state: &CommState,
         way: Option<Rival>,
-    ) -> Option<OfferedMessage> {
+    ) -> Option<(Placement, UnmappedPart)> {
         let offer = self.offer?;
         let reader = self.readers.others(state.size(), state.me).next()?;
         let (offset, len) = self.given_part(reader, state.size());
@@ -87,24 +86,10 @@ impl ExchangePlan {
         };
         let mapped =
             || memory.range_of(&offer).heap.is_some() && reaches_all(memory.peers(), state);
-        let goes = self.goes_as_message(memory, state, (reader, given), way) && !mapped();
-        goes.then_some(OfferedMessage {
-            reader,
-            offset,
-            len,
-        })
-    }
-
-    /// Whether they go as a message; see [`unmapped_placement`].
-    fn goes_as_message(
-        &self,
-        memory: &StepMemory<'_>,
-        state: &CommState,
-        (place, given): (usize, usize),
-        way: Option<Rival>,
-    ) -> bool {
-        unmapped_placement(self.scheme, memory, state, (place, given), way)
-            == Some(Placement::Message)
+        let placement = unmapped_placement(self.scheme, memory, state, (reader, given), way)?;
+        let goes = matches!(placement, Placement::Message | Placement::Pieces) && !mapped();
+        let range = offer.part(offset, len);
+        goes.then_some((placement, UnmappedPart { reader, range }))
     }
 }
 
@@ -112,23 +97,18 @@ impl Messages {
     /// Sends a part of the offer to its reader.
     pub(super) fn send_part(
         &mut self,
-        plan: &ExchangePlan,
         cx: &mut MessageContext<'_>,
-        message: OfferedMessage,
+        message: UnmappedPart,
     ) -> Result<()> {
-        let OfferedMessage {
-            reader,
-            offset,
-            len,
-        } = message;
+        let UnmappedPart { reader, range } = message;
         let (mut messenger, state, seq) = cx.by_messages();
         let messenger = &mut messenger;
-        let Some(offer) = plan.offer.filter(|_| len > 0) else {
+        if range.len == 0 {
             return Ok(());
-        };
+        }
         let part = self
             .sends
-            .part(messenger, offer.loan, offer.offset + offset, len)?;
+            .part(messenger, range.loan, range.offset, range.len)?;
         self.sends
             .send(messenger, &Route::new(state, seq), reader, 0, part)
     }
@@ -243,11 +223,22 @@ impl Exchange {
             pending,
             ..
         } = self;
+        let (_, state, _, shared) = cx.over_channel().parts();
+        // Where both ranks wait in the call, the giver goes by what this one knows, too.
+        let in_pieces = shared.alone && state.bounce.is_at_others_hand();
+        let gives = plan.readers != Readers::Nobody;
         for &place in &*pending {
             let (_, len) = plan.takes.of(place);
             let (memory, state, ..) = cx.over_channel().parts();
             let given = plan.find.all(len, state.size());
-            if plan.goes_as_message(memory, state, (place, given), way) {
+            // It may come as a message even if this rank expects none: its giver decides.
+            let way = way.map(|_| Rival::Pipeline);
+            let placement = unmapped_placement(plan.scheme, memory, state, (place, given), way);
+            if match placement {
+                Some(Placement::Message) => true,
+                Some(Placement::Pieces) => !gives && !in_pieces,
+                _ => false,
+            } {
                 let (mut messenger, state, seq) = cx.by_messages();
                 let messages = messages.get_or_insert_default();
                 messages.post_early(plan, &mut messenger, state, seq, place)?;
@@ -313,21 +304,21 @@ mod tests {
     fn what_one_rank_reads_goes_as_a_message() {
         local_with(2, &without_calls(), |rt| {
             let (me, other) = (rt.rank(), 1 - rt.rank());
-            let parts = || Parts::Equal(LEN);
             let message = LEN as u64;
-            let mut both = vec![0; 2 * LEN];
-            let all = Collective::Allgather { parts: parts() };
-            let mine = filled(LEN, me);
-            assert_eq!(sent(&rt, &all, Some(&mine), Some(&mut both)), message);
-            assert!(is_from(&both[..LEN], 0) && is_from(&both[LEN..], 1));
-
-            let exchange = Collective::Alltoall {
-                send: parts(),
-                recv: parts(),
+            let parts = || Parts::Equal(LEN);
+            let gather = Collective::Gather {
+                root: 0,
+                parts: parts(),
             };
-            let mine = filled(2 * LEN, me);
-            assert_eq!(sent(&rt, &exchange, Some(&mine), Some(&mut both)), message);
-            assert!(is_from(&both[..LEN], 0) && is_from(&both[LEN..], 1));
+            let mut both = vec![0; 2 * LEN];
+            let mine = filled(LEN, me);
+            // The first ones go in pieces, in a buffer that is read then.
+            for in_pieces in [true, false] {
+                let recv = (me == 0).then_some(&mut both[..]);
+                let expected = if me == 1 && !in_pieces { message } else { 0 };
+                assert_eq!(sent(&rt, &gather, Some(&mine), recv), expected);
+            }
+            assert!(me == 1 || is_from(&both[..LEN], 0) && is_from(&both[LEN..], 1));
 
             let bcast = Collective::Bcast { root: 1 };
             let mut buffer = filled(LEN, me);
@@ -335,14 +326,17 @@ mod tests {
             assert_eq!(sent(&rt, &bcast, None, Some(&mut buffer)), expected);
             assert!(is_from(&buffer, 1));
 
-            // What is mapped is read in place; each rank decides for itself.
+            // What is mapped is read in place; each root decides for itself.
             let mut heap = rt.alloc(LEN).expect("memory");
-            heap.fill(me as u8 + 1);
-            let plain = filled(LEN, me);
-            let mine: &[u8] = if me == 0 { &heap } else { &plain };
-            let expected = if me == 0 { 0 } else { message };
-            assert_eq!(sent(&rt, &all, Some(mine), Some(&mut both)), expected);
-            assert!(is_from(&both[..LEN], 0) && is_from(&both[LEN..], 1));
+            for root in 0..2 {
+                heap.fill(me as u8 + 1);
+                let mut plain = filled(LEN, me);
+                let buffer: &mut [u8] = if me == 0 { &mut heap } else { &mut plain };
+                let expected = if (me, root) == (1, 1) { message } else { 0 };
+                let bcast = Collective::Bcast { root };
+                assert_eq!(sent(&rt, &bcast, None, Some(&mut *buffer)), expected);
+                assert!(is_from(buffer, root));
+            }
             let worker = rt.handle().gate.enter();
             assert!(
                 worker.engine.receives.posted.is_empty(),

@@ -234,3 +234,223 @@ fn other_numbers_of_ranks_give_no_pieces() {
         });
     }
 }
+
+/// Numbers by which a test chooses, the same on both ranks.
+struct Choices(u64);
+
+impl Choices {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % most
+    }
+}
+
+/// Words that a rank gives in a step.
+fn words(step: usize, rank: usize, count: usize) -> Vec<u64> {
+    (0..count)
+        .map(|at| (at * 3 + step * 1000 + rank) as u64)
+        .collect()
+}
+
+fn bytes(words: &[u64]) -> &[u8] {
+    bytemuck::cast_slice(words)
+}
+
+/// One collective of two ranks, in any memory, blocking or not: what each gives, and what it should get.
+struct Case {
+    collective: Collective,
+    send: Option<Vec<u64>>,
+    expected: Option<Vec<u64>>,
+}
+
+impl Case {
+    fn chosen(choices: &mut Choices, step: usize, me: usize) -> Self {
+        // Of eight bytes: shorter than a slot, a few pieces, and longer than a kept buffer.
+        let count = [1500, 2100, 4096, 6000, 8192, 20_000, 33_000, 100_000][choices.below(8)];
+        let (root, elem) = (choices.below(2), ElemType::U64);
+        let all = [0, 1].map(|rank| words(step, rank, count));
+        let parts = || Parts::Equal(8 * count);
+        let both = || all.concat();
+        let sum = || {
+            all[0]
+                .iter()
+                .zip(&all[1])
+                .map(|(a, b)| a + b)
+                .collect::<Vec<_>>()
+        };
+        let op = || PredefinedOp::Sum.into();
+        let at_root = |what: Vec<u64>| (me == root).then_some(what);
+        let mine = || Some(all[me].clone());
+        let (collective, send, expected) = match choices.below(8) {
+            0 => {
+                let give = at_root(all[root].clone());
+                (Collective::Bcast { root }, give, Some(all[root].clone()))
+            }
+            1 => (
+                Collective::Gather {
+                    root,
+                    parts: parts(),
+                },
+                mine(),
+                at_root(both()),
+            ),
+            2 => (
+                Collective::Scatter {
+                    root,
+                    parts: parts(),
+                },
+                at_root(both()),
+                mine(),
+            ),
+            3 => (
+                Collective::Allgather { parts: parts() },
+                mine(),
+                Some(both()),
+            ),
+            4 => {
+                let send = [0, 1].map(|to| words(step, 10 * me + to, count)).concat();
+                let recv = [0, 1]
+                    .map(|from| words(step, 10 * from + me, count))
+                    .concat();
+                let alltoall = Collective::Alltoall {
+                    send: parts(),
+                    recv: parts(),
+                };
+                (alltoall, Some(send), Some(recv))
+            }
+            5 => (
+                Collective::Allreduce { elem, op: op() },
+                mine(),
+                Some(sum()),
+            ),
+            6 => (
+                Collective::Reduce {
+                    root,
+                    elem,
+                    op: op(),
+                },
+                mine(),
+                at_root(sum()),
+            ),
+            _ => {
+                // Parts of different lengths.
+                let front = choices.below(count + 1);
+                let listed =
+                    Parts::Listed([(0, 8 * front), (8 * front, 8 * (count - front))].into());
+                let part = if me == 0 { 0..front } else { front..count };
+                let scatter = Collective::ReduceScatter {
+                    parts: listed,
+                    elem,
+                    op: op(),
+                };
+                (scatter, mine(), Some(sum()[part].to_vec()))
+            }
+        };
+        Self {
+            collective,
+            send,
+            expected,
+        }
+    }
+}
+
+/// Collectives of all kinds in any order. Buffers are kept from one to the next, lent, returned and replaced by longer
+/// ones, and some ranks run ahead. Some collectives do not wait; some buffers are mapped, so that one rank alone gives
+/// pieces.
+#[test]
+fn kept_buffers_serve_collectives_in_any_order() {
+    for seed in 0..6 {
+        local(2, |rt| {
+            let (me, world) = (rt.rank(), rt.world());
+            let mut choices = Choices(seed);
+            for step in 0..250 {
+                let Case {
+                    collective,
+                    send,
+                    expected,
+                } = Case::chosen(&mut choices, step, me);
+                let what = format!("seed {seed}, step {step}: {collective:?}");
+                // The choices of both ranks, of which this one takes its own.
+                let heap = [choices.below(8) == 0, choices.below(8) == 0][me];
+                let waits = choices.below(4) > 0;
+                let is_bcast = matches!(collective, Collective::Bcast { .. });
+                let count = expected.as_ref().map_or(0, Vec::len);
+                let filled = match (&send, is_bcast) {
+                    (Some(send), true) => bytes(send).to_vec(),
+                    _ => vec![0xa5; 8 * count],
+                };
+                let mut recv = Memory::of(&rt, heap, &filled);
+                let mut given = send
+                    .filter(|_| !is_bcast)
+                    .map(|send| Memory::of(&rt, heap, bytes(&send)));
+                if waits {
+                    let recv = expected.is_some().then(|| recv.bytes());
+                    let send = given.as_mut().map(|send| &*send.bytes());
+                    world.run(&collective, send, recv).expect(&what);
+                } else {
+                    let send = given.as_mut().map(|send| send.bytes().to_vec());
+                    let into = expected.is_some().then_some(filled);
+                    let under_way = world.start(&collective, send, into).expect(&what);
+                    let (_, got) = under_way.wait().expect(&what);
+                    got.into_iter()
+                        .for_each(|got| recv.bytes().copy_from_slice(&got));
+                }
+                if let Some(expected) = expected {
+                    assert!(*recv.bytes() == *bytes(&expected), "{what}");
+                }
+            }
+            rt.finalize().expect("finalize");
+        });
+    }
+}
+
+/// Where roots take turns, each rank answers in the buffer that it has read; one root sends messages after its first
+/// pieces.
+#[test]
+fn who_has_read_pieces_answers_in_their_buffer() {
+    const LEN: usize = 48 << 10;
+    local(2, |rt| {
+        let (me, world) = (rt.rank(), rt.world());
+        let over_calls = {
+            let worker = &*rt.handle().gate.enter();
+            worker.collectives.tuning.limits.over_calls
+        };
+        let mut buffer = vec![me as u8; LEN];
+        let mut gave = |root: usize| {
+            let before = rt.counters();
+            world
+                .run(&Collective::Bcast { root }, None, Some(&mut buffer))
+                .expect("bcast");
+            let now = rt.counters();
+            (
+                now.coll_in_pieces - before.coll_in_pieces,
+                now.bytes_sent - before.bytes_sent,
+            )
+        };
+        for turn in 0..20 {
+            let (in_pieces, _) = gave(turn % 2);
+            let given = u64::from(turn % 2 == me && over_calls);
+            assert_eq!(in_pieces, given, "turn {turn}");
+        }
+        let kept = |rt: &Runtime| {
+            let worker = &mut *rt.handle().gate.enter();
+            let comm = worker.collectives.slots[0].as_mut().expect("the world");
+            comm.state.bounce.own_bytes()
+        };
+        // The first one to give has the only buffer.
+        assert_eq!(kept(&rt) > 0, me == 0 && over_calls);
+        for turn in 0..4 {
+            let (in_pieces, sent) = gave(0);
+            let (first, gives) = (turn == 0, me == 0 && over_calls);
+            assert_eq!(in_pieces, u64::from(gives && first), "turn {turn}");
+            assert!(
+                !over_calls || sent == u64::from(gives && !first) * LEN as u64,
+                "turn {turn}"
+            );
+        }
+        rt.finalize().expect("finalize");
+    });
+}

@@ -4,8 +4,8 @@
 mod between;
 
 use super::{
-    Algorithm, FLAT, NodeLimits, NodeScheme, Placement, PlacementLimits, contribution, node_scheme,
-    relay_min, slot_for, temp_max, why, why_placed,
+    Algorithm, FLAT, NodeLimits, NodeScheme, Pair, Placement, PlacementLimits, contribution,
+    node_scheme, relay_min, slot_for, temp_max, why, why_placed,
 };
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::nodes::MembersByNode;
@@ -257,7 +257,8 @@ impl Table {
         }
         let (scheme, given) = self.scheme(collective, len);
         let mapped = scheme.placement(given, self.limits.maps, &self.limits);
-        let learned = self.learns && given >= observed::MIN && scheme.has_two_ways(&self.limits);
+        let has_rivals = observed::has_rivals(given, &self.limits);
+        let learned = self.learns && has_rivals && scheme.has_two_ways(&self.limits);
         let unlearned = scheme.placement(given, false, &self.limits);
         let plain = if learned && !self.limits.over_calls {
             // What is learned begins with calls of the kernel.
@@ -276,14 +277,24 @@ impl Table {
             (Some(how), _) => format!("{how}; {places}"),
             (None, _) => places,
         };
-        if learned && given > self.temp_max {
+        if learned {
             reason
                 .push_str("; other, in calls that wait: by the kernel or not, as times were seen");
         }
-        if plain != unlearned {
+        let one_gives = matches!(
+            scheme,
+            NodeScheme::Exchange {
+                pair: Some(Pair::OneGives),
+                ..
+            }
+        );
+        if one_gives && plain == Placement::Pieces {
+            reason.push_str("; other: as a message if a rank gives twice in a row");
+        }
+        if plain != unlearned || one_gives && plain == Placement::Pieces {
             reason.push_str("; other, in calls that do not wait: ");
             reason.push_str(match unlearned {
-                Placement::Pieces => "in pieces",
+                Placement::Pieces if !one_gives => "in pieces",
                 _ => "as a message",
             });
         }

@@ -50,7 +50,10 @@ pub mod kind {
     pub const PIECES: u8 = 5;
     /// The slot begins with a table of the parts for each member.
     pub const TABLE: u8 = 0x10;
-    /// Members may write into the second buffer that the line describes.
+    /// Of pieces: they come through the reader's buffer, in which it has given pieces before.
+    pub const RETURNED: u8 = TABLE;
+    /// Members may write into the second buffer that the line describes. Of pieces: their reader may give its next ones
+    /// in the first buffer.
     pub const OPEN: u8 = 0x20;
     /// The line's owner writes into the buffers of members that are open.
     pub const WRITES: u8 = 0x40;
@@ -190,7 +193,7 @@ pub(super) fn check(
         return Err(bad("a message has no address"));
     }
     if content == Content::Pieces {
-        if given.heap.is_none() {
+        if info.kind & kind::RETURNED == 0 && given.heap.is_none() {
             return Err(bad("pieces come through memory that others map"));
         }
         if (result.address, result.heap) != (0, None) {

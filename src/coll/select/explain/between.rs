@@ -103,6 +103,7 @@ fn decide(title: &str, len: usize, nodes: &MembersByNode, table: &Table) -> Deci
     };
     let on_node = match node_scheme(&what, piece, nodes.largest(), &limits) {
         NodeScheme::Combine { .. } => NodeScheme::Exchange {
+            pair: None,
             one_reader: false,
             halves: false,
         },
