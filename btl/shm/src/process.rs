@@ -174,6 +174,21 @@ pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
+/// A descriptor of ours for what descriptor `fd` of another process names, as a duplicate of it would be.
+///
+/// # Errors
+/// `EPERM` if this process may not trace that one, `ENOSYS` on a kernel before 5.6 or where a filter of system calls
+/// says so. `EBADF` if that process has no such descriptor, `ESRCH` if it has ended, `EMFILE` at the limit on
+/// descriptors.
+pub fn pidfd_getfd(pidfd: BorrowedFd<'_>, fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes three integers and touches no memory of ours.
+    let got = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) };
+    let raw = Errno::result(got)?;
+    let raw = RawFd::try_from(raw).map_err(|_| io::Error::from(Errno::EBADF))?;
+    // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
 /// Whether a descriptor that came from elsewhere names a process: of another kind, one that is readable would look
 /// like an end.
 pub fn is_pidfd(fd: BorrowedFd<'_>) -> bool {

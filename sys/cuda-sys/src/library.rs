@@ -222,6 +222,8 @@ functions! {
         cuMemImportFromShareableHandle "cuMemImportFromShareableHandle" 10020 (handle: *mut CUmemGenericAllocationHandle, shared: *mut c_void, kind: CUmemAllocationHandleType);
         /// The physical memory at an address.
         cuMemRetainAllocationHandle "cuMemRetainAllocationHandle" 11000 (handle: *mut CUmemGenericAllocationHandle, address: *mut c_void);
+        /// What physical memory was made to be.
+        cuMemGetAllocationPropertiesFromHandle "cuMemGetAllocationPropertiesFromHandle" 10020 (prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle);
         /// A pool of stream-ordered allocations.
         cuMemPoolCreate "cuMemPoolCreate" 11020 (pool: *mut CUmemoryPool, props: *const CUmemPoolProps);
         /// Ends it.
