@@ -13,6 +13,13 @@
  * for kernels, as a driver may do, and so does an allocation. Opening is strict: never in the own process, by one
  * context of a device alone, once for each handle, which is counted. Closing is an error while work names the mapping.
  *
+ * Physical memory and pools are shown by descriptors of a memfd each, whose name says what it is and of which device. A
+ * descriptor that is given out survives an exec unless its owner says otherwise. A handle of physical memory lives as
+ * long as it is held or mapped; the next one made has the same value. So it is with a pool's. A mapping begins without
+ * access. The memfd of a pool says which allocations are there, and how often other processes have each imported. To free
+ * one that is, or to unmap what work names, is a misuse. With MODEL_CUDA_IDS=kept, mappings at one reservation have one
+ * number. With MODEL_CUDA_RANGES=reserved the range of an address is its reservation.
+ *
  * Names and numbers are those of the interface. Environment: MODEL_CUDA_DEVICES says how many devices there are,
  * MODEL_CUDA_APART that none reaches another one's memory. MODEL_CUDA_IPC=refused gives out no handle,
  * MODEL_CUDA_IPC=closed opens none. MODEL_CUDA_MAPPINGS says how many may be open. With MODEL_CUDA_OLD, contexts have
@@ -31,6 +38,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -45,6 +53,7 @@ enum {
 	MAP_FAILED_ERROR = 205,
 	ALREADY_MAPPED = 208,
 	PEER_ACCESS_UNSUPPORTED = 217,
+	OPERATING_SYSTEM = 304,
 	INVALID_HANDLE = 400,
 	NOT_FOUND = 500,
 	NOT_READY = 600,
@@ -76,14 +85,50 @@ struct allocation {
 	/* What was opened, and how often. */
 	CUipcMemHandle handle;
 	int openings;
+	/* What is mapped, and at the reservation that begins there. */
+	struct physical *physical;
+	uint64_t reservation;
+	/* Devices that may use it, as bits. */
+	unsigned int access;
+	struct pool *pool;
+	int slot;
 };
 
 struct physical {
+	struct physical *next;
 	int fd;
 	size_t size;
 	int device;
-	int users;
+	bool is_shown, imported;
+	/* Who holds the handle, and mappings. */
+	int holders, mappings;
 };
+
+/* Allocations of a pool that other processes may import, at the begin of its memory. */
+struct slot {
+	uint64_t number, offset, bytes;
+	int64_t importers;
+	/* The last one that has imported it. */
+	int64_t importer;
+};
+
+enum { SLOTS = 1024, TABLE = 64 << 10 };
+
+struct pool {
+	struct pool *next;
+	int fd, device, allocations;
+	bool is_shown, imported, destroyed;
+	unsigned int access;
+	struct slot *slots;
+};
+
+/* What an exported pointer holds. */
+struct pointer {
+	uint64_t magic, number;
+	int64_t slot;
+};
+
+#define MAGIC 0x6c6f6f70ull
 
 struct context {
 	int device;
@@ -145,6 +190,8 @@ static enum model_fault fault;
 static int fault_after;
 static struct function spin;
 static struct context *ended;
+static struct physical *released;
+static struct pool *ended_pools, first_pools[DEVICES];
 /* What streams of an ended context belong to. */
 static struct context nowhere;
 
@@ -253,7 +300,7 @@ unsigned long cuModelMappings(void)
 	pthread_mutex_lock(&lock);
 	unsigned long there = 0;
 	for (struct allocation *a = allocations; a; a = a->next)
-		there += a->kind == DEVICE && a->opened;
+		there += (a->kind == DEVICE || a->kind == POOLED || a->kind == MAPPED) && a->opened;
 	pthread_mutex_unlock(&lock);
 	return there;
 }
@@ -358,10 +405,74 @@ static struct allocation *keep(enum kind kind, uint64_t base, size_t size, int f
 	a->id = next_id++;
 	a->context = current();
 	a->device = a->context ? a->context->device : 0;
+	a->access = ~0u;
+	a->slot = -1;
 	a->next = allocations;
 	allocations = a;
 	objects++;
 	return a;
+}
+
+/* A memfd whose name says what it is: other processes have its descriptor alone. */
+static int make_file(const char *what, int device, size_t bytes)
+{
+	char name[32];
+	snprintf(name, sizeof(name), "%s-%d", what, device);
+	int fd = memfd_create(name, MFD_CLOEXEC);
+	if (fd >= 0 && ftruncate(fd, bytes)) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+/* The device of such a file, or -1. */
+static int device_of(int fd, const char *what)
+{
+	char path[64], name[128], end;
+	int device;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	ssize_t length = readlink(path, name, sizeof(name) - 1);
+	if (length < 0)
+		return -1;
+	name[length] = 0;
+	char pattern[64];
+	snprintf(pattern, sizeof(pattern), "/memfd:%s-%%d%%c", what);
+	return sscanf(name, pattern, &device, &end) == 2 && device >= 0 && device < devices ? device : -1;
+}
+
+static bool is_alive(int64_t pid)
+{
+	char path[64], state = 'X';
+	snprintf(path, sizeof(path), "/proc/%lld/stat", (long long)pid);
+	FILE *file = fopen(path, "re");
+	if (!file)
+		return false;
+	int read = fscanf(file, "%*d (%*[^)]) %c", &state);
+	fclose(file);
+	return read == 1 && state != 'Z' && state != 'X';
+}
+
+/* Nobody holds it, and it is mapped nowhere: the next one made has its handle. */
+static void end_physical(struct physical *physical)
+{
+	if (physical->holders || physical->mappings)
+		return;
+	close(physical->fd);
+	physical->fd = -1;
+	physical->next = released;
+	released = physical;
+}
+
+static void end_pool(struct pool *pool)
+{
+	if (!pool->destroyed || pool->allocations)
+		return;
+	munmap(pool->slots, TABLE);
+	close(pool->fd);
+	pool->fd = -1;
+	pool->next = ended_pools;
+	ended_pools = pool;
 }
 
 static char *map_alias(int fd, size_t size)
@@ -408,6 +519,22 @@ static void forget(struct allocation *gone)
 		munmap((void *)gone->base, gone->size);
 	if (gone->fd >= 0)
 		close(gone->fd);
+	if (gone->physical) {
+		gone->physical->mappings--;
+		end_physical(gone->physical);
+	}
+	if (gone->pool) {
+		struct slot *slot = gone->slot < 0 ? NULL : &gone->pool->slots[gone->slot];
+		if (slot && gone->opened) {
+			__atomic_fetch_sub(&slot->importers, 1, __ATOMIC_SEQ_CST);
+		} else if (slot) {
+			bool imported = __atomic_load_n(&slot->importers, __ATOMIC_SEQ_CST) != 0;
+			misuses += imported && is_alive(slot->importer);
+			memset(slot, 0, sizeof(*slot));
+		}
+		gone->pool->allocations--;
+		end_pool(gone->pool);
+	}
 	free(gone);
 	objects--;
 }
@@ -462,6 +589,13 @@ static bool may_run(struct stream *stream)
 	return op->work != SPIN || op->begun || !occupied[context->device];
 }
 
+static bool is_forbidden(struct context *context, uint64_t address)
+{
+	struct allocation *a = find(address);
+	unsigned int access = a && a->pool ? a->pool->access : a ? a->access : ~0u;
+	return !(access & 1u << context->device);
+}
+
 static void copy(struct context *context, struct op *op)
 {
 	char *to = bytes_at(op->to, op->bytes), *from = bytes_at(op->from, op->bytes);
@@ -469,7 +603,8 @@ static void copy(struct context *context, struct op *op)
 		context->alive = false;
 		return;
 	}
-	if (!to || !from || fails(MODEL_ILLEGAL_ADDRESS)) {
+	bool forbidden = is_forbidden(context, op->to) || is_forbidden(context, op->from);
+	if (!to || !from || forbidden || fails(MODEL_ILLEGAL_ADDRESS)) {
 		context->error = ILLEGAL_ADDRESS;
 		return;
 	}
@@ -625,6 +760,26 @@ static CUresult wait_for_stream(struct stream *stream)
 	return check(stream->context);
 }
 
+/* Whether work of any stream names an allocation. */
+static bool is_named(struct allocation *a)
+{
+	for (int i = 0; i < devices; i++) {
+		for (struct stream *stream = primary[i].streams; stream; stream = stream->next) {
+			for (struct op *op = stream->head; op; op = op->next) {
+				if (op->work == COPY && (op->from - a->base < a->size || op->to - a->base < a->size))
+					return true;
+			}
+		}
+	}
+	return false;
+}
+
+static bool ipc_is(const char *word)
+{
+	const char *said = getenv("MODEL_CUDA_IPC");
+	return said && !strcmp(said, word);
+}
+
 /* Beginning, devices. */
 
 CUresult cuInit(unsigned int flags)
@@ -641,8 +796,11 @@ CUresult cuInit(unsigned int flags)
 			mmap(NULL, ARENA + ALIGNED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		/* As on a device, no memory of the host is within the same 2 MiB. */
 		arena = reserved == MAP_FAILED ? 0 : ((uint64_t)reserved + ALIGNED - 1) / ALIGNED * ALIGNED;
-		for (int i = 0; i < devices; i++)
+		for (int i = 0; i < devices; i++) {
 			primary[i].device = i;
+			first_pools[i].device = i;
+			first_pools[i].access = ~0u;
+		}
 		initialized = arena && devices > 0;
 	}
 	CUresult result = initialized ? SUCCESS : NO_DEVICE;
@@ -676,6 +834,7 @@ CUresult cuGetErrorName(CUresult error, const char **name)
 		{ NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED" },
 		{ PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED" },
 		{ ALREADY_MAPPED, "CUDA_ERROR_ALREADY_MAPPED" },
+		{ OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM" },
 	};
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		if (names[i].error == error) {
@@ -718,6 +877,8 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
 	/* Unified addressing, managed memory, copy engines, virtual memory, pools; compute capability 9.0. */
 	*value = attribute == 41 || attribute == 83 || attribute == 102 || attribute == 115;
+	/* Both by file descriptors. */
+	*value |= attribute == 103 || attribute == 119;
 	if (attribute == 40)
 		*value = 2;
 	if (attribute == 75)
@@ -1028,25 +1189,263 @@ CUresult cuMemHostUnregister(void *memory)
 	return result;
 }
 
-CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
-{
-	(void)stream;
-	return make_locked(POOLED, address, bytes);
-}
-
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 {
 	pthread_mutex_lock(&lock);
 	NEED_CONTEXT();
-	add(named(stream), FREE)->to = address;
+	struct allocation *a = find(address);
+	bool good = a && a->kind == POOLED && a->base == address;
+	if (good)
+		add(named(stream), FREE)->to = address;
+	misuses += !good;
 	pthread_mutex_unlock(&lock);
+	return good ? SUCCESS : INVALID_VALUE;
+}
+
+/* Pools. */
+
+static struct pool *new_pool(void)
+{
+	struct pool *made = ended_pools;
+	if (made)
+		ended_pools = made->next;
+	else
+		made = malloc(sizeof(*made));
+	memset(made, 0, sizeof(*made));
+	made->fd = -1;
+	return made;
+}
+
+static bool map_table(struct pool *pool)
+{
+	pool->slots = mmap(NULL, TABLE, PROT_READ | PROT_WRITE, MAP_SHARED, pool->fd, 0);
+	return pool->slots != MAP_FAILED;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
+{
+	if (props->allocType != 1 || props->location.type != 1 || props->location.id < 0 ||
+	    props->location.id >= devices || props->handleTypes & ~1)
+		return INVALID_VALUE;
+	int fd = make_file("pool", props->location.id, TABLE);
+	if (fd < 0)
+		return OUT_OF_MEMORY;
+	pthread_mutex_lock(&lock);
+	struct pool *made = new_pool();
+	made->fd = fd;
+	made->device = props->location.id;
+	made->is_shown = props->handleTypes & 1;
+	made->access = ~0u;
+	bool good = map_table(made);
+	*pool = made;
+	pthread_mutex_unlock(&lock);
+	return good ? SUCCESS : OUT_OF_MEMORY;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+	pthread_mutex_lock(&lock);
+	bool good = pool && pool->fd >= 0 && !pool->destroyed;
+	if (good) {
+		pool->destroyed = true;
+		end_pool(pool);
+	}
+	misuses += !good;
+	pthread_mutex_unlock(&lock);
+	return good ? SUCCESS : INVALID_VALUE;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
+{
+	*pool = &first_pools[device];
+	return device < devices ? SUCCESS : INVALID_DEVICE;
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
+{
+	return cuDeviceGetDefaultMemPool(pool, device);
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count)
+{
+	pthread_mutex_lock(&lock);
+	bool good = pool && access;
+	for (size_t i = 0; good && i < count; i++) {
+		int device = access[i].location.id;
+		good = access[i].location.type == 1 && device >= 0 && device < devices && access[i].flags == 3 &&
+		       (device == pool->device || !getenv("MODEL_CUDA_APART"));
+		if (good)
+			pool->access |= 1u << device;
+	}
+	pthread_mutex_unlock(&lock);
+	return good ? SUCCESS : INVALID_VALUE;
+}
+
+/* Where a pool has room behind its table. */
+static uint64_t room_in(struct pool *pool, size_t bytes, size_t *end)
+{
+	uint64_t at = TABLE;
+again:
+	*end = 0;
+	for (int i = 0; i < SLOTS; i++) {
+		struct slot *slot = &pool->slots[i];
+		uint64_t behind = (slot->offset + slot->bytes + STEP - 1) / STEP * STEP;
+		if (slot->number && behind > *end)
+			*end = behind;
+		if (slot->number && at < behind && at + bytes > slot->offset) {
+			at = behind;
+			goto again;
+		}
+	}
+	if (at + bytes > *end)
+		*end = at + bytes;
+	return at;
+}
+
+static CUresult place_in(struct pool *pool, uint64_t offset, size_t bytes, struct allocation **made)
+{
+	char *alias = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pool->fd, offset);
+	uint64_t base = place(bytes);
+	if (alias == MAP_FAILED || !base)
+		return OUT_OF_MEMORY;
+	struct allocation *a = keep(POOLED, base, bytes, -1);
+	a->alias = alias;
+	a->device = pool->device;
+	a->pool = pool;
+	pool->allocations++;
+	*made = a;
 	return SUCCESS;
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+	(void)stream;
+	if (pool >= first_pools && pool < first_pools + DEVICES)
+		return make_locked(POOLED, address, bytes);
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	size_t end;
+	uint64_t offset = bytes ? room_in(pool, bytes, &end) : 0;
+	int slot = 0;
+	while (slot < SLOTS && pool->slots[slot].number)
+		slot++;
+	struct allocation *made = NULL;
+	CUresult result = pool->imported || !bytes ? INVALID_VALUE : SUCCESS;
+	if (!result && (slot == SLOTS || ftruncate(pool->fd, end)))
+		result = OUT_OF_MEMORY;
+	if (!result)
+		result = place_in(pool, offset, bytes, &made);
+	if (!result) {
+		made->slot = slot;
+		pool->slots[slot] = (struct slot){ (uint64_t)getpid() << 32 | made->id, offset, bytes, 0, 0 };
+		*address = made->base;
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+	struct context *context = current();
+	return cuMemAllocFromPoolAsync(address, bytes, &first_pools[context ? context->device : 0], stream);
+}
+
+/* Shows a file. The next exec has it, too, unless its new owner says otherwise. */
+static CUresult show(void *shared, int fd)
+{
+	int shown = ipc_is("refused") ? -1 : dup(fd);
+	if (shown < 0)
+		return ipc_is("refused") ? NOT_SUPPORTED : OPERATING_SYSTEM;
+	*(int *)shared = shown;
+	return SUCCESS;
+}
+
+CUresult cuMemPoolExportToShareableHandle(void *shared, CUmemoryPool pool, int type, unsigned long long flags)
+{
+	pthread_mutex_lock(&lock);
+	bool good = type == 1 && !flags && pool->is_shown && !pool->imported;
+	CUresult result = good ? show(shared, pool->fd) : INVALID_VALUE;
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr address)
+{
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	struct allocation *a = find(address);
+	bool good = a && a->kind == POOLED && !a->opened && a->base == address && a->pool && a->pool->is_shown;
+	memset(data, 0, sizeof(*data));
+	if (good) {
+		struct pointer pointer = { MAGIC, a->pool->slots[a->slot].number, a->slot };
+		memcpy(data, &pointer, sizeof(pointer));
+	}
+	pthread_mutex_unlock(&lock);
+	return good ? SUCCESS : INVALID_VALUE;
+}
+
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *shared, int type, unsigned long long flags)
+{
+	int fd = (int)(intptr_t)shared, device = device_of(fd, "pool");
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	CUresult result = wait_for_kernels(current());
+	if (!result && (type != 1 || flags || device < 0))
+		result = INVALID_VALUE;
+	if (!result && ipc_is("closed"))
+		result = MAP_FAILED_ERROR;
+	int own = result ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (!result && own < 0)
+		result = OPERATING_SYSTEM;
+	if (!result) {
+		struct pool *made = new_pool();
+		made->fd = own;
+		made->device = device;
+		made->access = 1u << device;
+		made->imported = true;
+		result = map_table(made) ? SUCCESS : OUT_OF_MEMORY;
+		*pool = made;
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPoolPtrExportData *data)
+{
+	struct pointer pointer;
+	memcpy(&pointer, data, sizeof(pointer));
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	CUresult result = wait_for_kernels(current());
+	if (!result && (!pool->imported || pointer.magic != MAGIC || pointer.slot < 0 || pointer.slot >= SLOTS))
+		result = INVALID_VALUE;
+	struct slot *slot = result ? NULL : &pool->slots[pointer.slot];
+	if (!result && (!pointer.number || slot->number != pointer.number))
+		result = INVALID_VALUE;
+	for (struct allocation *a = allocations; a && !result; a = a->next)
+		if (a->kind == POOLED && a->opened && a->slot == pointer.slot && a->pool == pool)
+			result = ALREADY_MAPPED;
+	struct allocation *made = NULL;
+	if (!result)
+		result = place_in(pool, slot->offset, slot->bytes, &made);
+	if (!result) {
+		__atomic_fetch_add(&slot->importers, 1, __ATOMIC_SEQ_CST);
+		slot->importer = getpid();
+		made->opened = true;
+		made->slot = (int)pointer.slot;
+		*address = made->base;
+		openings++;
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
 {
 	pthread_mutex_lock(&lock);
 	struct allocation *a = find(address);
+	if (a && a->kind == RESERVED)
+		a = NULL;
 	if (a && base)
 		*base = a->base;
 	if (a && bytes)
@@ -1055,20 +1454,39 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr a
 	return a ? SUCCESS : NOT_FOUND;
 }
 
+/* Virtual memory. */
+
+static struct physical *new_physical(int fd, size_t size, int device)
+{
+	struct physical *made = released;
+	if (made)
+		released = made->next;
+	else
+		made = malloc(sizeof(*made));
+	memset(made, 0, sizeof(*made));
+	made->fd = fd;
+	made->size = size;
+	made->device = device;
+	made->holders = 1;
+	return made;
+}
+
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
 		     unsigned long long flags)
 {
-	(void)flags;
-	struct physical *made = calloc(1, sizeof(*made));
-	made->fd = memfd_create("physical", MFD_CLOEXEC);
-	made->size = bytes;
-	made->device = prop->location.id;
-	made->users = 1;
-	if (bytes % STEP || made->fd < 0 || ftruncate(made->fd, bytes)) {
-		free(made);
-		return bytes % STEP ? INVALID_VALUE : OUT_OF_MEMORY;
-	}
+	if (flags || !bytes || bytes % STEP || prop->type != 1 || prop->location.type != 1 ||
+	    prop->requestedHandleTypes & ~1)
+		return INVALID_VALUE;
+	if (prop->location.id < 0 || prop->location.id >= devices)
+		return INVALID_DEVICE;
+	int fd = make_file("physical", prop->location.id, bytes);
+	if (fd < 0)
+		return OUT_OF_MEMORY;
+	pthread_mutex_lock(&lock);
+	struct physical *made = new_physical(fd, bytes, prop->location.id);
+	made->is_shown = prop->requestedHandleTypes & 1;
 	*handle = (uint64_t)made;
+	pthread_mutex_unlock(&lock);
 	return SUCCESS;
 }
 
@@ -1080,11 +1498,72 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
 	return SUCCESS;
 }
 
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+{
+	struct physical *physical = (struct physical *)handle;
+	memset(prop, 0, sizeof(*prop));
+	prop->type = 1;
+	prop->requestedHandleTypes = physical->is_shown;
+	prop->location.type = 1;
+	prop->location.id = physical->device;
+	return SUCCESS;
+}
+
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct physical *gone = (struct physical *)handle;
-	close(gone->fd);
-	free(gone);
+	pthread_mutex_lock(&lock);
+	bool good = gone && gone->holders > 0;
+	if (good) {
+		gone->holders--;
+		end_physical(gone);
+	}
+	misuses += !good;
+	pthread_mutex_unlock(&lock);
+	return good ? SUCCESS : INVALID_VALUE;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+	pthread_mutex_lock(&lock);
+	struct allocation *a = find((uint64_t)address);
+	bool good = a && a->kind == MAPPED;
+	if (good) {
+		a->physical->holders++;
+		*handle = (uint64_t)a->physical;
+	}
+	pthread_mutex_unlock(&lock);
+	return good ? SUCCESS : INVALID_VALUE;
+}
+
+CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int type,
+				      unsigned long long flags)
+{
+	struct physical *physical = (struct physical *)handle;
+	pthread_mutex_lock(&lock);
+	bool good = physical->holders > 0 && physical->is_shown && type == 1 && !flags;
+	CUresult result = good ? show(shared, physical->fd) : INVALID_VALUE;
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type)
+{
+	struct stat file;
+	int fd = (int)(intptr_t)shared, device = device_of(fd, "physical");
+	if (type != 1 || device < 0 || fstat(fd, &file))
+		return INVALID_VALUE;
+	if (ipc_is("closed"))
+		return MAP_FAILED_ERROR;
+	int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (own < 0)
+		return OPERATING_SYSTEM;
+	pthread_mutex_lock(&lock);
+	struct physical *made = new_physical(own, file.st_size, device);
+	made->imported = true;
+	*handle = (uint64_t)made;
+	openings++;
+	pthread_mutex_unlock(&lock);
 	return SUCCESS;
 }
 
@@ -1093,46 +1572,83 @@ CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignmen
 {
 	(void)alignment;
 	(void)wanted;
-	(void)flags;
+	if (!bytes || bytes % STEP || flags)
+		return INVALID_VALUE;
 	pthread_mutex_lock(&lock);
-	*address = place(bytes);
+	*address = bytes < ARENA ? place(bytes) : 0;
 	if (*address)
-		keep(RESERVED, *address, bytes, -1);
+		keep(RESERVED, *address, bytes, -1)->reservation = *address;
 	pthread_mutex_unlock(&lock);
 	return *address ? SUCCESS : OUT_OF_MEMORY;
 }
 
+/* The whole of a reservation, with nothing there. */
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
 {
-	(void)bytes;
 	pthread_mutex_lock(&lock);
-	struct allocation *a = find(address);
-	bool good = a && a->kind == RESERVED;
-	if (good)
-		forget(a);
+	size_t all = 0;
+	bool good = true;
+	for (struct allocation *a = allocations; a; a = a->next) {
+		if (!a->reservation || a->reservation != address)
+			continue;
+		all += a->size;
+		good = good && a->kind == RESERVED;
+	}
+	good = good && all && all == bytes;
+	for (struct allocation *a = allocations, *next; good && a; a = next) {
+		next = a->next;
+		if (a->reservation == address)
+			forget(a);
+	}
+	misuses += !good;
 	pthread_mutex_unlock(&lock);
 	return good ? SUCCESS : INVALID_VALUE;
+}
+
+/* Cuts what is reserved, so that a piece begins there. */
+static struct allocation *cut(uint64_t address)
+{
+	struct allocation *a = find(address);
+	if (!a || a->kind != RESERVED || a->base == address)
+		return a;
+	struct allocation *rest = keep(RESERVED, address, a->base + a->size - address, -1);
+	rest->reservation = a->reservation;
+	a->size = address - a->base;
+	return rest;
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
 		  unsigned long long flags)
 {
-	(void)flags;
 	struct physical *from = (struct physical *)handle;
+	if (!bytes || bytes % STEP || address % STEP || offset || flags)
+		return INVALID_VALUE;
 	pthread_mutex_lock(&lock);
-	struct allocation *a = find(address);
-	bool good = a && a->kind == RESERVED && a->base == address && a->size >= bytes && !offset;
-	if (good) {
-		if (a->size > bytes) {
-			keep(RESERVED, address + bytes, a->size - bytes, -1);
-			a->size = bytes;
+	struct allocation *a = cut(address);
+	bool good = a && a->kind == RESERVED && from->fd >= 0 && from->size >= bytes;
+	/* What was unmapped in pieces is one again. */
+	while (good && a->size < bytes) {
+		struct allocation *next = find(a->base + a->size);
+		good = next && next->kind == RESERVED && next->reservation == a->reservation;
+		if (good) {
+			a->size += next->size;
+			forget(next);
 		}
+	}
+	if (good) {
+		if (a->size > bytes)
+			cut(address + bytes);
 		a->kind = MAPPED;
-		a->fd = dup(from->fd);
-		a->alias = map_alias(a->fd, bytes);
+		a->alias = map_alias(from->fd, bytes);
 		a->device = from->device;
 		a->context = NULL;
-		a->id = next_id++;
+		a->access = 0;
+		a->physical = from;
+		a->opened = from->imported;
+		from->mappings++;
+		const char *ids = getenv("MODEL_CUDA_IDS");
+		if (!ids || strcmp(ids, "kept"))
+			a->id = next_id++;
 	}
 	pthread_mutex_unlock(&lock);
 	return good ? SUCCESS : INVALID_VALUE;
@@ -1142,12 +1658,18 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
 {
 	pthread_mutex_lock(&lock);
 	struct allocation *a = find(address);
-	bool good = a && a->kind == MAPPED && a->size == bytes;
+	bool good = a && a->kind == MAPPED && a->base == address && a->size == bytes && !is_named(a);
+	misuses += !good;
+	/* It may wait for the device, as may the next one. */
+	if (good && current())
+		wait_for_kernels(current());
 	if (good) {
 		munmap(a->alias, a->size);
-		close(a->fd);
+		a->physical->mappings--;
+		end_physical(a->physical);
+		a->physical = NULL;
 		a->alias = NULL;
-		a->fd = -1;
+		a->opened = false;
 		a->kind = RESERVED;
 	}
 	pthread_mutex_unlock(&lock);
@@ -1156,14 +1678,46 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access, size_t count)
 {
-	(void)address;
-	(void)bytes;
-	(void)access;
-	(void)count;
-	return SUCCESS;
+	pthread_mutex_lock(&lock);
+	CUresult result = current() ? wait_for_kernels(current()) : SUCCESS;
+	for (uint64_t at = address; !result && at < address + bytes;) {
+		struct allocation *a = find(at);
+		if (!a || a->kind != MAPPED || a->base != at || at + a->size > address + bytes)
+			result = INVALID_VALUE;
+		for (size_t i = 0; !result && i < count; i++) {
+			int device = access[i].location.id;
+			if (access[i].location.type != 1 || access[i].flags & ~3)
+				result = INVALID_VALUE;
+			else if (device < 0 || device >= devices)
+				result = INVALID_DEVICE;
+			else if (device != a->device && getenv("MODEL_CUDA_APART"))
+				result = PEER_ACCESS_UNSUPPORTED;
+			else if (access[i].flags)
+				a->access |= 1u << device;
+			else
+				a->access &= ~(1u << device);
+		}
+		at += result ? 0 : a->size;
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
 }
 
 /* What is known of an address. */
+
+static bool names_reservations(void)
+{
+	const char *ranges = getenv("MODEL_CUDA_RANGES");
+	return ranges && !strcmp(ranges, "reserved");
+}
+
+static size_t reserved_at(uint64_t reservation)
+{
+	size_t all = 0;
+	for (struct allocation *a = allocations; a; a = a->next)
+		all += a->reservation == reservation ? a->size : 0;
+	return all;
+}
 
 static CUresult attribute_of(struct allocation *a, int attribute, uint64_t address, void *data)
 {
@@ -1191,13 +1745,16 @@ static CUresult attribute_of(struct allocation *a, int attribute, uint64_t addre
 		*(int *)data = a->kind == DEVICE && !a->opened;
 		return SUCCESS;
 	case 11:
-		*(uint64_t *)data = a->base;
+		*(uint64_t *)data = names_reservations() && a->reservation ? a->reservation : a->base;
 		return SUCCESS;
 	case 12:
-		*(size_t *)data = a->size;
+		*(size_t *)data = names_reservations() && a->reservation ? reserved_at(a->reservation) : a->size;
 		return SUCCESS;
 	case 13:
 		*(int *)data = a->kind != RESERVED;
+		return SUCCESS;
+	case 17:
+		*(struct pool **)data = a->pool ? a->pool : a->kind == POOLED ? &first_pools[a->device] : NULL;
 		return SUCCESS;
 	default:
 		return INVALID_VALUE;
@@ -1478,12 +2035,6 @@ struct shown {
 	int device;
 };
 
-static bool ipc_is(const char *word)
-{
-	const char *said = getenv("MODEL_CUDA_IPC");
-	return said && !strcmp(said, word);
-}
-
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
 	if (ipc_is("refused"))
@@ -1581,20 +2132,6 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
 		result = open_shown(address, &handle, flags & 1);
 	pthread_mutex_unlock(&lock);
 	return result;
-}
-
-/* Whether work of any stream names an allocation. */
-static bool is_named(struct allocation *a)
-{
-	for (int i = 0; i < devices; i++) {
-		for (struct stream *stream = primary[i].streams; stream; stream = stream->next) {
-			for (struct op *op = stream->head; op; op = op->next) {
-				if (op->work == COPY && (op->from - a->base < a->size || op->to - a->base < a->size))
-					return true;
-			}
-		}
-	}
-	return false;
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address)
