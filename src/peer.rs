@@ -18,7 +18,7 @@ use crate::wireup::Death;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::Link;
 use onecopy_obs::Knobs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Messages to one peer that it has to answer, announced or synchronous, and has not: a sender holds back further ones.
@@ -125,6 +125,11 @@ pub(crate) struct Life {
 }
 
 impl Life {
+    /// Its process, where the wire-up knows it.
+    pub(crate) fn process(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
     /// Whether it is not talked with any more.
     #[inline(always)]
     pub(crate) fn is_gone(&self) -> bool {

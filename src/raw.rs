@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::matching::{MatchBits, Source, Tag};
 use crate::nonblocking::Matched;
 use crate::proto::direct::{AtOnce, ReceiveProgress, SendProgress};
-pub use crate::request::{Activity, OFFER_MAX, OfferedBy, Staged, Taken};
+pub use crate::request::{Activity, OFFER_MAX, Offer, OfferedBy, Staged, Taken};
 use crate::request::{RequestId, SendPlan, StagedBuf, Status, UserBuf};
 use onecopy_shm::loan::{Loan, Span};
 use std::sync::Arc;

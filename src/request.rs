@@ -3,7 +3,7 @@
 
 mod staged;
 
-pub use staged::{Activity, OFFER_MAX, OfferedBy, Staged, Taken};
+pub use staged::{Activity, OFFER_MAX, Offer, OfferedBy, Staged, Taken};
 pub(crate) use staged::{StagedBuf, Stages};
 
 use crate::error::Error;

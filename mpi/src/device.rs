@@ -15,7 +15,7 @@ use crate::datatype::layout::Layout;
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::Addr;
 use crate::phase;
-use onecopy::raw::{Activity, OfferedBy, Staged, Taken};
+use onecopy::raw::{Activity, Offer, OfferedBy, Staged, Taken};
 use onecopy_cuda::copies::{ToDevice, to_host};
 use onecopy_cuda::direct::{self, By, End, Fetch, Offering};
 use onecopy_cuda::pipeline::{self, Settled, Sink, Source};
@@ -272,12 +272,12 @@ impl Staged for Incoming {
         self.sink.len()
     }
 
-    fn accept(&self, by: OfferedBy, offer: &[u8], len: u64) -> bool {
-        let by = match by {
+    fn accept(&self, offer: &Offer<'_>, len: u64) -> bool {
+        let by = match offer.by {
             OfferedBy::Own => By::Own,
-            OfferedBy::Peer(rank) => By::Peer(rank),
+            OfferedBy::Peer(rank) => By::Peer(rank, offer.process),
         };
-        self.fetch.accept(by, offer, len)
+        self.fetch.accept(by, offer.bytes, len)
     }
 
     fn taken(&self) -> Taken {

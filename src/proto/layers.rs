@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::peer::Peer;
-use crate::request::{OfferedBy, RequestId, StagedBuf, UserBuf};
+use crate::request::{Offer, RequestId, StagedBuf, UserBuf};
 use crate::state::Core;
 use crate::state::message::Remote;
 use onecopy_btl::contract::AttachStats;
@@ -41,11 +41,10 @@ pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
 pub(crate) fn offer(
     counters: &mut Counters,
     to: &StagedBuf,
-    by: OfferedBy,
-    offered: &[u8],
+    offered: &Offer<'_>,
     len: u64,
 ) -> bool {
-    let accepted = to.accept(by, offered, len);
+    let accepted = to.accept(offered, len);
     if !accepted {
         declined(counters, "the buffer of the receive takes no such offer");
     }

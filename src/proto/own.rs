@@ -9,7 +9,7 @@ use super::layers::{declined, offer, taken_directly};
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{
-    LoanRange, OfferedBy, RequestId, RequestState, SendPlan, StagedBuf, Taken, UserBuf,
+    LoanRange, Offer, OfferedBy, RequestId, RequestState, SendPlan, StagedBuf, Taken, UserBuf,
 };
 use crate::state::UnexpectedMessage;
 use crate::state::message::{Announcement, Remote, WholeMessage};
@@ -158,7 +158,12 @@ fn accept_whole(
 ) -> Option<Arc<StagedBuf>> {
     let (from, to) = (from.staged()?, to.staged()?);
     let offered = from.offer(true).filter(|_| len > 0)?;
-    let accepted = offer(counters, to, OfferedBy::Own, &offered, len);
+    let offered = Offer {
+        by: OfferedBy::Own,
+        process: None,
+        bytes: &offered,
+    };
+    let accepted = offer(counters, to, &offered, len);
     accepted.then(|| Arc::clone(to))
 }
 

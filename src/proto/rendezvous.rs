@@ -157,7 +157,7 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
             let Some(&range) = transfer.remaining.last() else {
                 return Stepped::Over;
             };
-            let Some(range) = with_room(core, transfer, range) else {
+            let Some(range) = with_room(core, peer, transfer, range) else {
                 return match (transfer.remaining.is_empty(), &transfer.mode) {
                     (true, _) => Stepped::Over,
                     (false, Mode::Direct(_)) => Stepped::Rests { moved: true },
@@ -197,6 +197,7 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
 /// none yet, or nothing more comes, as the receive has failed.
 fn with_room(
     core: &mut Core,
+    peer: &Peer,
     transfer: &mut Transfer,
     range: MessageRange,
 ) -> Option<MessageRange> {
@@ -204,7 +205,8 @@ fn with_room(
     let Some(staged) = request.and_then(|request| request.buf.staged()) else {
         return Some(range);
     };
-    if let Some(direct) = offered::accept(&mut core.counters, transfer, staged) {
+    let process = peer.life.process();
+    if let Some(direct) = offered::accept(&mut core.counters, process, transfer, staged) {
         transfer.mode = direct;
         return None;
     }

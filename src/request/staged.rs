@@ -10,6 +10,7 @@ use onecopy_shm::loan::LoanError;
 use onecopy_shm::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::fmt;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// What a staged buffer does.
@@ -33,6 +34,17 @@ pub enum OfferedBy {
     Own,
     /// That of another rank, which shares memory with this one. Nothing in its offer is to be believed.
     Peer(u32),
+}
+
+/// What is offered to a receive.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer<'o> {
+    /// Who offers.
+    pub by: OfferedBy,
+    /// The other rank's process, as who connected the two says. None: nobody knows it.
+    pub process: Option<BorrowedFd<'o>>,
+    /// The bytes.
+    pub bytes: &'o [u8],
 }
 
 /// How far a buffer is that takes all bytes of a receive itself.
@@ -92,7 +104,7 @@ pub trait Staged: Send + Sync + fmt::Debug {
     }
 
     /// Begins to fetch the first `len` bytes of what is offered to a receive. `false`: that is no offer for it.
-    fn accept(&self, _by: OfferedBy, _offer: &[u8], _len: u64) -> bool {
+    fn accept(&self, _offer: &Offer<'_>, _len: u64) -> bool {
         false
     }
 
@@ -161,8 +173,8 @@ impl StagedBuf {
     }
 
     /// As [`Staged::accept`].
-    pub(crate) fn accept(&self, by: OfferedBy, offer: &[u8], len: u64) -> bool {
-        let accepted = self.buffer.accept(by, offer, len);
+    pub(crate) fn accept(&self, offer: &Offer<'_>, len: u64) -> bool {
+        let accepted = self.buffer.accept(offer, len);
         if accepted {
             self.list();
         }

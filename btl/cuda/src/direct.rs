@@ -11,12 +11,15 @@
 //! a mapping, which stays open as long.
 #![allow(unsafe_code, reason = "memory of the program")]
 
+mod export;
+mod handle;
 mod helper;
 mod identity;
 mod mappings;
 mod occupancy;
 pub(crate) mod offer;
 mod opening;
+mod process;
 
 pub use mappings::{close_all, forget};
 pub use offer::{BYTES, Offering, Shown};
@@ -33,6 +36,7 @@ use occupancy::{Counted, Device, Found};
 use offer::Reading;
 use onecopy_shm::sync::{AtomicUsize, Ordering};
 use opening::Key;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -63,12 +67,12 @@ fn reason(error: &Error) -> Arc<str> {
 }
 
 /// Who offers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+#[derive(Clone, Copy, Debug)]
+pub enum By<'p> {
     /// A buffer of this process.
     Own,
-    /// Another process, which is this one's peer of that number.
-    Peer(u32),
+    /// Another process, which is this one's peer of that number. A descriptor of it, if there is one.
+    Peer(u32, Option<BorrowedFd<'p>>),
 }
 
 /// How a fetch ends.
@@ -103,14 +107,17 @@ enum Step {
     Copy(Copying),
 }
 
-/// A copy that has begun.
+/// What has begun in a lane: a copy, or only that memory is given back.
 struct Copying {
     lane: Arc<Lane>,
     /// Behind it. None: there was none to be had, or it cannot be asked.
     event: Option<Event>,
     keep: Keep,
+    /// None: no copy has begun.
     #[expect(dead_code, reason = "kept, not used")]
-    counted: Counted,
+    counted: Option<Counted>,
+    /// What it means for the fetch when it is over.
+    end: End,
 }
 
 impl Copying {
@@ -136,6 +143,17 @@ impl Copying {
                 None
             }
         }
+    }
+
+    /// It has failed, and its context with it. In that one the mapping cannot be closed.
+    fn lost(self, error: Error) -> Stepped {
+        if let Keep::Mapping(mapping) = self.keep {
+            std::mem::forget(mapping);
+        }
+        Stepped::Ends(match self.end {
+            End::Declined(why) => End::Declined(why),
+            _ => End::Failed(error),
+        })
     }
 }
 
@@ -207,7 +225,7 @@ impl Fetch {
     }
 
     /// Accepts an offer, of which the first `len` bytes are wanted. `false`: it is none for this buffer.
-    pub fn accept(&self, by: By, offer: &[u8], len: u64) -> bool {
+    pub fn accept(&self, by: By<'_>, offer: &[u8], len: u64) -> bool {
         let fits = self.room.is_some_and(|(_, room)| len <= room);
         if !fits || len == 0 || !is_on() {
             return false;
@@ -216,9 +234,12 @@ impl Fetch {
             By::Own => {
                 Reading::of(offer, len).map(|(reading, address)| Origin::Own { reading, address })
             }
-            By::Peer(peer) => Shown::decode(offer, len).map(|shown| Origin::Peer {
-                peer,
-                shown: Box::new(shown),
+            By::Peer(peer, process) => Shown::decode(offer, len).map(|shown| {
+                if shown.handle.fd().is_some() {
+                    process::know(peer, process);
+                }
+                let shown = Box::new(shown);
+                Origin::Peer { peer, shown }
             }),
         };
         let Some(origin) = origin else { return false };
@@ -305,7 +326,10 @@ impl Fetch {
     fn step(&self, step: Step, len: u64) -> Result<Stepped, Error> {
         let declined = |why: &str| Ok(Stepped::Ends(End::Declined(why.into())));
         match step {
-            Step::Begin(_) | Step::Wait(_) if self.is_closed() => declined("the receive is over"),
+            Step::Begin(_) if self.is_closed() => declined("the receive is over"),
+            Step::Wait(waiting) if self.is_closed() => {
+                Ok(waiting.give_up("the receive is over".into()))
+            }
             Step::Begin(origin) => Ok(match self.begin(origin, len)? {
                 Ok(waiting) => Stepped::On(Step::Wait(waiting)),
                 Err(why) => Stepped::Ends(End::Declined(why)),
@@ -313,8 +337,8 @@ impl Fetch {
             Step::Wait(waiting) => self.wait(waiting, len),
             Step::Copy(mut copying) => Ok(match copying.look() {
                 None => Stepped::Goes(Step::Copy(copying)),
-                Some(Ok(())) => Stepped::Ends(End::All),
-                Some(Err(error)) => lost(copying.keep, error),
+                Some(Ok(())) => Stepped::Ends(copying.end),
+                Some(Err(error)) => copying.lost(error),
             }),
         }
     }
@@ -370,7 +394,7 @@ impl Fetch {
                 if !identity::reaches(driver, to.device, device) {
                     return Ok(Err(out_of_reach(to.device, device)));
                 }
-                match mappings::get(driver, Key::of(peer, own, &shown)) {
+                match mappings::get(driver, Key::of(peer, own, device, &shown)) {
                     Ok(mapping) => (shown.offset, Keep::Mapping(mapping), None),
                     Err(why) => return Ok(Err(why)),
                 }
@@ -389,69 +413,89 @@ impl Fetch {
 
     /// Begins the copy, if all is ready.
     fn wait(&self, mut waiting: Waiting, len: u64) -> Result<Stepped, Error> {
-        let declined = |why: Arc<str>| Ok(Stepped::Ends(End::Declined(why)));
-        // In another context the program has other memory where the mapping was, and the scratch memory.
-        drop(waiting.own.enter(in_process()?)?);
-        let base = match &waiting.keep {
-            Keep::Reading(_) => 0,
-            Keep::Mapping(mapping) => match mapping.look() {
-                Look::At(base) => base,
-                Look::Not(why) => return declined(why),
-                Look::NotYet => return Ok(Stepped::Goes(Step::Wait(waiting))),
-            },
+        let base = match waiting.look() {
+            Ok(Ready::At(base)) => base,
+            Ok(Ready::NotYet) => return Ok(Stepped::Goes(Step::Wait(waiting))),
+            Ok(Ready::Never(why)) => return Ok(waiting.give_up(why)),
+            Err(error) => return Ok(waiting.give_up(reason(&error))),
         };
-        match waiting.device.find(&waiting.lane)? {
-            Found::Free => {}
-            Found::Not(why) => return declined(why),
-            Found::Behind => {
-                waiting.since = Instant::now();
-                return Ok(Stepped::Goes(Step::Wait(waiting)));
-            }
-            Found::NotYet if waiting.since.elapsed() < 2 * PATIENCE => {
-                return Ok(Stepped::Goes(Step::Wait(waiting)));
-            }
-            Found::NotYet => return declined("the device is occupied again and again".into()),
-        }
-        let Waiting {
-            keep,
-            from,
-            lane,
-            context,
-            device,
-            ..
-        } = waiting;
         let Some((to, _)) = self.room else {
-            return declined("the buffer of the receive is in several runs".into());
+            return Ok(waiting.give_up("the buffer of the receive is in several runs".into()));
         };
-        let places = (to, base + from);
+        let (places, lane) = ((to, base + waiting.from), &waiting.lane);
         // SAFETY: the maker of this fetch answers for its buffer until it is settled, which it is not while it works.
         // What is read is kept: `begin` and the opener have looked that so many bytes are there.
         let started =
-            unsafe { lane.start_between(Between::Message, places, len as usize, context) };
+            unsafe { lane.start_between(Between::Message, places, len as usize, waiting.context) };
         if let Err(error) = started {
             if error.is_stale() {
                 lane.give_up();
             }
-            return Err(error);
+            return Ok(waiting.give_up(reason(&error)));
         }
-        let counted = device.begins();
+        let counted = waiting.device.begins();
         // From here on the device may touch both buffers, whatever the driver refuses.
-        let event = lane.mark_between(Between::Message).ok();
-        Ok(Stepped::On(Step::Copy(Copying {
-            lane,
-            event,
-            keep,
-            counted,
-        })))
+        Ok(Stepped::On(waiting.behind(Some(counted), End::All)))
     }
 }
 
-/// A copy has failed, and its context with it. In that one the mapping cannot be closed.
-fn lost(keep: Keep, error: Error) -> Stepped {
-    if let Keep::Mapping(mapping) = keep {
-        std::mem::forget(mapping);
+/// What a fetch that waits may do.
+enum Ready {
+    /// The bytes are in reach, from this address on, and the device copies.
+    At(u64),
+    NotYet,
+    Never(Arc<str>),
+}
+
+impl Waiting {
+    fn look(&mut self) -> Result<Ready, Error> {
+        // In another context the program has other memory where the mapping was, and the scratch memory.
+        drop(self.own.enter(in_process()?)?);
+        let base = match &self.keep {
+            Keep::Reading(_) => 0,
+            Keep::Mapping(mapping) => match mapping.look() {
+                Look::At(base) => base,
+                Look::Not(why) => return Ok(Ready::Never(why)),
+                Look::NotYet => return Ok(Ready::NotYet),
+            },
+        };
+        Ok(match self.device.find(&self.lane)? {
+            Found::Free => Ready::At(base),
+            Found::Not(why) => Ready::Never(why),
+            Found::Behind => {
+                self.since = Instant::now();
+                Ready::NotYet
+            }
+            Found::NotYet if self.since.elapsed() < 2 * PATIENCE => Ready::NotYet,
+            Found::NotYet => Ready::Never("the device is occupied again and again".into()),
+        })
     }
-    Stepped::Ends(End::Failed(error))
+
+    /// What was put into the lane is to be over before the fetch is. Memory of a pool is given back in the same queue.
+    /// Its owner may free it once the message is over, and not while somebody has it open.
+    fn behind(self, counted: Option<Counted>, end: End) -> Step {
+        if let Keep::Mapping(mapping) = &self.keep {
+            // What is refused here is tried again when the mapping is closed.
+            let _ = mapping.give_back(&self.lane);
+        }
+        let event = self.lane.mark_between(Between::Message).ok();
+        Step::Copy(Copying {
+            lane: self.lane,
+            event,
+            keep: self.keep,
+            counted,
+            end,
+        })
+    }
+
+    /// Ends without a copy.
+    fn give_up(self, why: Arc<str>) -> Stepped {
+        let end = End::Declined(why);
+        match &self.keep {
+            Keep::Mapping(mapping) if mapping.is_lent() => Stepped::On(self.behind(None, end)),
+            _ => Stepped::Ends(end),
+        }
+    }
 }
 
 fn out_of_reach(device: i32, other: i32) -> Arc<str> {
@@ -483,7 +527,7 @@ fn outlive(mut copying: Copying) {
             helper::leave(Box::new(move || outlive(copying)));
         }
         Some(Ok(())) => {}
-        Some(Err(error)) => drop(lost(copying.keep, error)),
+        Some(Err(error)) => drop(copying.lost(error)),
     }
 }
 

@@ -136,6 +136,18 @@ pub(crate) fn check(
     })
 }
 
+/// A function that an older driver lacks.
+pub(crate) fn needed<T>(function: Option<T>, name: &'static str) -> Result<T, Error> {
+    function.ok_or_else(|| {
+        Error::ours(
+            name,
+            "the driver".to_owned(),
+            "it is older than CUDA 11.3, and has no such function",
+            "install a later driver; until then the message goes through host memory",
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "calls of the driver")]
 
 use crate::context::{Context, ContextId, Entered};
-use crate::error::{Error, check};
+use crate::error::{Error, check, needed};
 use cuda_sys::*;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -206,6 +206,23 @@ impl Lane {
         };
         check(driver, code, call, || {
             format!("{len} bytes from {from:#x} to {to:#x}")
+        })
+    }
+
+    /// Gives memory of another process's pool back, behind all copies of messages so far. It waits for nothing.
+    ///
+    /// # Safety
+    /// An imported allocation that nobody else uses, and that is given back once.
+    pub(crate) unsafe fn free_between(&self, address: u64) -> Result<(), Error> {
+        let driver = self.driver;
+        let call = "cuMemFreeAsync";
+        let free = needed(driver.cuMemFreeAsync, call)?;
+        let stream = self.between(Between::Message)?;
+        let _entered = self.enter_same()?;
+        // SAFETY: by the contract of this function; a stream of the context that was just entered.
+        let code = unsafe { free(address, stream) };
+        check(driver, code, call, || {
+            format!("the imported allocation at {address:#x}")
         })
     }
 

@@ -24,6 +24,10 @@ pub struct Device {
     pub capability: (i32, i32),
     /// Whether another device can use its memory, by ordinal.
     pub peers: Vec<i32>,
+    /// Whether virtual memory can be shown to other processes by file descriptors.
+    pub shows_virtual: bool,
+    /// The same of memory of pools.
+    pub shows_pools: bool,
 }
 
 /// The driver and its devices.
@@ -96,6 +100,11 @@ fn device(driver: &Library, ordinal: i32, count: i32) -> Device {
             .filter(|peer| *peer != ordinal)
             .filter(reaches)
             .collect(),
+        shows_virtual: attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
+            != 0,
+        shows_pools: attribute(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES)
+            & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as c_int
+            != 0,
     }
 }
 

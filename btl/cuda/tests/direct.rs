@@ -224,7 +224,7 @@ fn a_helper_that_is_late_or_has_much_to_do_holds_no_message_up() {
         number.set(number.get() + 1);
         new[8..16].copy_from_slice(&number.get().to_le_bytes());
         let fetch = fetch_to(Some((to, LEN as u64)));
-        assert!(fetch.accept(By::Peer(4), &new, 100));
+        assert!(fetch.accept(By::Peer(4, None), &new, 100));
         fetch.advance();
         fetch
     };
@@ -261,7 +261,7 @@ fn an_offer_of_another_process_is_looked_at_before_it_is_believed() {
     let offer = *offering.shown().expect("the driver shows it");
     let accepts = |offer: &[u8], len: u64| {
         let fetch = fetch_to(Some((to, LEN as u64)));
-        fetch.accept(By::Peer(3), offer, len).then_some(fetch)
+        fetch.accept(By::Peer(3, None), offer, len).then_some(fetch)
     };
     assert!(accepts(&offer[1..], 1).is_none() && accepts(&[], 1).is_none());
     assert!(accepts(&offering.own(), 1).is_none(), "one of this process");

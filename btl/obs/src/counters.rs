@@ -156,7 +156,8 @@ counters! {
     /// Such messages that were offered so and received through host memory instead.
     device_declined: "messages" Sum;
     /// Long messages of a device's memory to ranks of the node that could not be offered so. The driver does not show
-    /// the allocation to other processes, or the buffer is in several runs, or `ONECOPY_DEVICE_MAPPINGS` is 0.
+    /// the allocation to other processes, or the buffer is in several runs, or `ONECOPY_DEVICE_MAPPINGS` is 0. Pools
+    /// and virtual memory are shown only if they were made for file descriptors, and the buffer is in one mapping.
     device_unoffered: "messages" Sum;
     /// Chunks of shared transfers copied by this rank as receiver.
     coop_chunks_receiver: "chunks" Sum;

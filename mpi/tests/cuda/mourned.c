@@ -2,7 +2,8 @@
 /*
  * A rank is killed while a device copies a message from its memory, or to its memory. The other one is told who died,
  * and not before the copy has ended if that is its own. It keeps nothing open of the dead one. The argument says who
- * dies: the sender, the receiver, or nobody, as the job is aborted.
+ * dies: the sender, the receiver, or nobody, as the job is aborted. A second argument says of what the memory is that is
+ * sent: of a pool, or of virtual addresses.
  */
 #define _GNU_SOURCE
 #include "buffers.h"
@@ -10,19 +11,42 @@
 #include <signal.h>
 #include <unistd.h>
 
-enum { BYTES = 5 << 20, DATA = 1, WORD = 2, LOOKS = 2000 };
+enum { BYTES = 5 << 20, ROUND = 6 << 20, DATA = 1, WORD = 2, LOOKS = 2000 };
 
 static CUdeviceptr data[2];
 
 static char *at(int which) { return (char *)(uintptr_t)data[which]; }
 
+/* Memory that others open by a descriptor. */
+static CUdeviceptr shown(int is_pool) {
+    CUmemLocation here = { 1, device };
+    CUmemPoolProps props = { .allocType = 1, .handleTypes = 1, .location = here };
+    CUmemAllocationProp prop = { .type = 1, .requestedHandleTypes = 1, .location = here };
+    CUmemAccessDesc access = { here, 3 };
+    CUmemGenericAllocationHandle memory;
+    CUmemoryPool pool;
+    CUdeviceptr address;
+    if (is_pool) {
+        CU(cuMemPoolCreate(&pool, &props));
+        CU(cuMemAllocFromPoolAsync(&address, BYTES, pool, CU_STREAM_PER_THREAD));
+        CU(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        return address;
+    }
+    CU(cuMemAddressReserve(&address, ROUND, 0, 0, 0));
+    CU(cuMemCreate(&memory, ROUND, &prop, 0));
+    CU(cuMemMap(address, ROUND, 0, memory, 0));
+    CU(cuMemRelease(memory));
+    CU(cuMemSetAccess(address, ROUND, &access, 1));
+    return address;
+}
+
 /* Both know each other's memory. */
-static void warm(int rank) {
+static void warm(int rank, unsigned long mappings) {
     for (int turn = 0; turn < 4; turn++) {
         OK(MPI_Sendrecv(at(0), BYTES, MPI_BYTE, 1 - rank, DATA, at(1), BYTES, MPI_BYTE, 1 - rank, DATA, MPI_COMM_WORLD,
                         MPI_STATUS_IGNORE));
     }
-    CHECK(cuModelBetween() > 0 && cuModelMappings() == 1);
+    CHECK(cuModelBetween() > 0 && cuModelMappings() == mappings);
 }
 
 static void names_the_dead(int code, const char *name) {
@@ -55,11 +79,14 @@ int main(int argc, char **argv) {
     OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     CHECK(argc > 1 && begin());
     const int sender_dies = strcmp(argv[1], "sender") == 0, aborts = strcmp(argv[1], "nobody") == 0;
+    const int is_pool = argc > 2 && strcmp(argv[2], "pool") == 0;
     for (int i = 0; i < 2; i++) {
-        CU(cuMemAlloc_v2(&data[i], BYTES));
+        if (i == 0 && argc > 2) data[i] = shown(is_pool);
+        else CU(cuMemAlloc_v2(&data[i], BYTES));
         fill(DEVICE, at(i), BYTES, rank + i);
     }
-    warm(rank);
+    /* Memory of a pool is open for one message alone. */
+    warm(rank, is_pool ? 0 : 1);
     if (rank == 1) {
         if (sender_dies) {
             OK(MPI_Isend(at(0), BYTES, MPI_BYTE, 0, DATA, MPI_COMM_WORLD, &request));
@@ -87,7 +114,9 @@ int main(int argc, char **argv) {
         names_the_dead(MPI_Wait(&request, MPI_STATUS_IGNORE), "rank 1");
         while (cuModelMappings() != 0) usleep(1000);
     }
-    for (int i = 0; i < 2; i++) CU(cuMemFree_v2(data[i]));
+    if (argc < 3 || is_pool) CU(cuMemFree_v2(data[0]));
+    else CU(cuMemUnmap(data[0], ROUND));
+    CU(cuMemFree_v2(data[1]));
     CU(cuMemAlloc_v2(&data[0], BYTES));
     CU(cuMemAlloc_v2(&data[1], BYTES));
     fill(DEVICE, at(0), BYTES, 9);

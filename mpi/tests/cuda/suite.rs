@@ -119,6 +119,7 @@ fn messages_while_a_kernel_that_waits_for_them_occupies_the_device() {
 #[test]
 fn handles_of_the_driver_in_software_are_strict() {
     passes("handles", &[], &[], "strict");
+    passes("descriptors", &[], &[], "strict");
 }
 
 /// On one device, and on one for each rank.
@@ -159,6 +160,29 @@ fn what_no_device_can_fetch_is_staged() {
     );
 }
 
+/// Pools and virtual memory: each with each other kind, on one device, and on one for each rank.
+#[test]
+fn memory_that_is_shown_by_descriptors_is_copied_once() {
+    passes("shown", &["kinds"], &[], "by descriptors");
+    let one = ("ONECOPY_DEVICE_MAPPINGS", "1");
+    passes("shown", &["kinds"], &[one], "by descriptors");
+    let two = ("MODEL_CUDA_DEVICES", "2");
+    passes("shown", &["kinds", "apart"], &[two], "by descriptors");
+}
+
+/// Where the kernel gives out none, or there are none left.
+#[test]
+fn memory_whose_descriptors_cannot_be_had_is_staged() {
+    passes("shown", &["refused"], &[], "by descriptors");
+    passes("shown", &["scarce"], &[], "by descriptors");
+}
+
+#[test]
+fn memory_that_is_shown_by_descriptors_comes_and_goes() {
+    let kept = ("MODEL_CUDA_IDS", "kept");
+    passes("shown", &["churn", "1000"], &[kept], "by descriptors");
+}
+
 #[test]
 fn memory_that_comes_and_goes_is_never_taken_for_what_it_was() {
     passes("churn", &["10000"], &[], "always the new one");
@@ -173,16 +197,27 @@ fn what_was_open_before_a_reset_of_the_device_is_not_used_behind_it() {
 #[test]
 fn a_death_amid_a_copy_between_devices_is_named() {
     let program = compile("mourned");
-    for dies in ["sender", "receiver"] {
+    for (dies, of) in [
+        ("sender", None),
+        ("receiver", None),
+        ("sender", Some("pool")),
+        ("receiver", Some("pool")),
+        ("sender", Some("virtual")),
+        ("receiver", Some("virtual")),
+    ] {
         let mut command = job(&place().directory, &["--keep-going", "-n", "2"], &program);
         command
             .arg(dies)
+            .args(of)
             .env(MAPPINGS.0, MAPPINGS.1)
             .env("LD_LIBRARY_PATH", libraries(&driver()));
         let output = limit::output_within(&mut command, limit::limit()).expect("the launcher");
         let text = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(text.contains("rank 0 is well"), "{dies}: {text}\n{errors}");
+        assert!(
+            text.contains("rank 0 is well"),
+            "{dies} {of:?}: {text}\n{errors}"
+        );
     }
     let mut command = command(&program, Some(&driver()), &["nobody"]);
     let output = limit::output_within(&mut command, limit::limit()).expect("the launcher");

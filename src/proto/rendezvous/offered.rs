@@ -5,24 +5,30 @@
 use super::super::layers::{declined, offer, taken_directly};
 use super::Stepped;
 use crate::error::Error;
-use crate::request::{OfferedBy, StagedBuf, Taken};
+use crate::request::{Offer, OfferedBy, StagedBuf, Taken};
 use crate::state::Core;
 use crate::state::statistics::CameBy;
 use crate::state::transfer::{Mode, Transfer};
 use onecopy_obs::Counters;
 use onecopy_shm::fault;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Lets a staged buffer take all of a message that is offered, if it can. It is asked once.
 #[cold]
 pub(super) fn accept(
     counters: &mut Counters,
+    process: Option<BorrowedFd<'_>>,
     transfer: &mut Transfer,
     buffer: &Arc<StagedBuf>,
 ) -> Option<Mode> {
-    let offered = transfer.announcement.remote.take_offer()?;
-    let by = OfferedBy::Peer(transfer.peer);
-    let accepted = offer(counters, buffer, by, &offered, transfer.len);
+    let bytes = transfer.announcement.remote.take_offer()?;
+    let offered = Offer {
+        by: OfferedBy::Peer(transfer.peer),
+        process,
+        bytes: &bytes,
+    };
+    let accepted = offer(counters, buffer, &offered, transfer.len);
     fault::point("device.accepted");
     accepted.then(|| Mode::Direct(Arc::clone(buffer)))
 }
@@ -50,7 +56,9 @@ pub(super) fn taken(core: &mut Core, transfer: &mut Transfer, found: Taken) -> S
 #[cfg(test)]
 mod tests {
     use crate::comm::Comm;
-    use crate::raw::{Activity, MessageBuf, Mode, OFFER_MAX, OfferedBy, Operation, Staged, Taken};
+    use crate::raw::{
+        Activity, MessageBuf, Mode, OFFER_MAX, Offer, OfferedBy, Operation, Staged, Taken,
+    };
     use crate::runtime::{Runtime, local_of_nodes, local_with};
     use crate::{Error, Result, Source, Status, Tag};
     use onecopy_obs::stats::{DEVICE, Row, Totals};
@@ -129,12 +137,14 @@ mod tests {
         fn offer(&self, _: bool) -> Option<Box<[u8]>> {
             self.offers.then(|| offer().into())
         }
-        fn accept(&self, by: OfferedBy, offer: &[u8], len: u64) -> bool {
+        fn accept(&self, offer: &Offer<'_>, len: u64) -> bool {
+            let Offer { by, process, bytes } = *offer;
+            assert!(process.is_none(), "ranks of these tests are threads");
             let before = self
                 .accepted
                 .lock()
                 .expect("lock")
-                .replace((by, offer.to_vec(), len));
+                .replace((by, bytes.to_vec(), len));
             assert_eq!(before, None, "it is asked once");
             self.does != Does::Nothing
         }

@@ -212,17 +212,25 @@ pub(crate) fn offer(data: &[u8]) {
 }
 
 pub(crate) fn offer_seeds() -> Vec<Vec<u8>> {
-    // Bytes that are wanted; mark, number, base, size and offset of the allocation; device and handle.
-    let words = |wanted: u64, offset: u64| {
-        let mark = u64::from_le_bytes(*b"ocshow\0\x01");
+    // Bytes that are wanted; mark, number, base, size and offset of the allocation; device,
+    // descriptor and handle.
+    let words = |mark: &[u8; 8], wanted: u64, offset: u64, descriptor: u64, handle: u8| {
+        let mark = u64::from_le_bytes(*mark);
         let mut seed: Vec<u8> = [wanted, mark, 7, 1 << 40, 1 << 20, offset]
             .into_iter()
             .flat_map(u64::to_le_bytes)
             .collect();
         seed.extend([5; 16]);
-        seed.extend([0; 8]);
-        seed.extend([9; 64]);
+        seed.extend(descriptor.to_le_bytes());
+        seed.extend([handle; 64]);
         seed
     };
-    vec![words(600_000, 4096), words(1 << 20, 0), words(2, u64::MAX)]
+    let by_handle = b"ocshow\0\x01";
+    vec![
+        words(by_handle, 600_000, 4096, 0, 9),
+        words(by_handle, 1 << 20, 0, 0, 9),
+        words(by_handle, 2, u64::MAX, 0, 9),
+        words(b"ocvirt\0\x01", 600_000, 4096, 77, 0),
+        words(b"ocpool\0\x01", 600_000, 4096, 77, 9),
+    ]
 }

@@ -3,14 +3,20 @@
 //!
 //! A mapping is kept by who offered it, the own device's context, its base, its number and its handle. Who copies from
 //! one keeps it; when nobody does and the list has let it go, it is closed.
+//!
+//! Memory of a pool is open for one message alone, and is in no list. Before the message is over it is given back, in
+//! the queue of its copy.
 
-use super::helper;
-use super::opening::{Key, close, open};
+use super::handle::Handle;
+use super::opening::{Key, Opened, close, give_back, open};
+use super::process::Refusal;
 use super::{PATIENCE, most, reason};
+use super::{export, helper, process};
 use crate::error::Error;
+use crate::lane::Lane;
 use crate::pipeline::lock;
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, Library};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
 /// So many refusals by one peer's allocations, and no success, are enough: it is not asked again. Chosen by magnitude:
@@ -24,7 +30,7 @@ const AGAIN: usize = 64;
 #[derive(Clone, Debug)]
 enum State {
     Opening,
-    Open(u64),
+    Open(Opened),
     Refused(Arc<str>),
 }
 
@@ -61,10 +67,15 @@ impl Mapping {
 
     pub(super) fn look(&self) -> Look {
         match &*lock(&self.state) {
-            State::Open(address) => Look::At(*address),
+            State::Open(opened) => match opened.address() {
+                Some(address) => Look::At(address),
+                None => Look::Not("its memory was given back".into()),
+            },
             State::Refused(why) => Look::Not(Arc::clone(why)),
             State::Opening if !self.is_late() => Look::NotYet,
-            State::Opening => Look::Not("cuIpcOpenMemHandle waits for the device".into()),
+            State::Opening => {
+                Look::Not("a mapping is opened, and that waits for the device".into())
+            }
         }
     }
 
@@ -76,15 +87,29 @@ impl Mapping {
     fn is_open(&self) -> bool {
         matches!(*lock(&self.state), State::Open(_))
     }
+
+    /// Whether memory of a pool is to be given back before the message is over.
+    pub(super) fn is_lent(&self) -> bool {
+        matches!(*lock(&self.state), State::Open(Opened::Pool { .. }))
+    }
+
+    /// Gives memory of a pool back, behind what the lane copies. Other mappings stay.
+    pub(super) fn give_back(&self, lane: &Lane) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        if let State::Open(opened) = &mut *state {
+            give_back(opened, lane)?;
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         let (state, driver) = (lock(&self.state).clone(), self.driver.get().copied());
-        if let (State::Open(address), Some(driver)) = (state, driver) {
+        if let (State::Open(opened), Some(driver)) = (state, driver) {
             let context = self.key.context;
             // What cannot be closed ends with the process.
-            helper::leave(Box::new(move || _ = close(driver, context, address)));
+            helper::leave(Box::new(move || _ = close(driver, context, opened)));
         }
     }
 }
@@ -111,8 +136,19 @@ struct Mappings {
     list: Vec<Arc<Mapping>>,
     /// Where the driver has refused more.
     permitted: Option<Permitted>,
-    /// Refusals of each peer since its last success, and the last one's reason.
-    refusals: Vec<(u32, u32, Arc<str>)>,
+    /// Refusals of each peer's allocations of a form since the last success, and the last one's reason.
+    refusals: Vec<(Origin, u32, Arc<str>)>,
+    /// Those of one message alone.
+    passing: Vec<Weak<Mapping>>,
+    /// Peers of which the kernel gives out no descriptor, how often one was wanted since, and why.
+    closed: Vec<(u32, usize, Arc<str>)>,
+}
+
+/// Whose allocations, and of which form.
+type Origin = (u32, std::mem::Discriminant<Handle>);
+
+fn origin(key: &Key) -> Origin {
+    (key.peer, std::mem::discriminant(&key.handle))
 }
 
 impl Mappings {
@@ -121,6 +157,8 @@ impl Mappings {
             list: Vec::new(),
             permitted: None,
             refusals: Vec::new(),
+            passing: Vec::new(),
+            closed: Vec::new(),
         }
     }
 
@@ -137,11 +175,17 @@ impl Mappings {
             return Ok(Given::Known(found));
         }
         self.list.retain(|mapping| !key.replaces(&mapping.key));
-        if let Some(why) = self.given_up(key.peer) {
+        if let Some(why) = self.given_up(origin(&key)) {
             return Err(Arc::clone(why));
+        }
+        if key.handle.fd().is_some() {
+            self.is_closed(key.peer)?;
         }
         // Before another one goes for it.
         refusal().map_or(Ok(()), Err)?;
+        if !key.stays() {
+            return self.pass(key, most);
+        }
         let most = self.most(most);
         while self.list.len() >= most {
             // Those in use are kept by their users, too.
@@ -160,6 +204,41 @@ impl Mappings {
         let new = Arc::new(Mapping::new(key));
         self.list.push(Arc::clone(&new));
         Ok(Given::New(new))
+    }
+
+    /// One for a message alone. An allocation is never open twice: what gives one back could take it from the other.
+    fn pass(&mut self, key: Key, most: usize) -> Result<Given, Arc<str>> {
+        // In a context that is gone nothing is given back any more.
+        let is_used = |mapping: &Arc<Mapping>| mapping.key.context == key.context;
+        let of_device = |mapping: &Arc<Mapping>| mapping.key.context.device == key.context.device;
+        self.passing.retain(|mapping| {
+            let mapping = mapping.upgrade();
+            mapping.is_some_and(|mapping| is_used(&mapping) || !of_device(&mapping))
+        });
+        if self.passing.len() >= most {
+            return Err("as many allocations are in use as ONECOPY_DEVICE_MAPPINGS permits".into());
+        }
+        let is_same = |other: Arc<Mapping>| (other.key.peer, other.key.id) == (key.peer, key.id);
+        if self.passing.iter().filter_map(Weak::upgrade).any(is_same) {
+            return Err("another message of that pool's allocation is being copied".into());
+        }
+        let new = Arc::new(Mapping::new(key));
+        self.passing.push(Arc::downgrade(&new));
+        Ok(Given::New(new))
+    }
+
+    /// An error: why no descriptor of a peer can be had. It is asked for again after a while.
+    fn is_closed(&mut self, peer: u32) -> Result<(), Arc<str>> {
+        let Some(index) = self.closed.iter().position(|(known, ..)| *known == peer) else {
+            return Ok(());
+        };
+        let (_, since, why) = &mut self.closed[index];
+        *since += 1;
+        if *since <= AGAIN {
+            return Err(Arc::clone(why));
+        }
+        self.closed.remove(index);
+        Ok(())
     }
 
     /// As many as there may be with one more, of which the user permits so many.
@@ -182,34 +261,40 @@ impl Mappings {
         self.list.retain(|known| known.key != *key);
     }
 
-    /// Why a peer is not asked any more.
-    fn given_up(&self, peer: u32) -> Option<&Arc<str>> {
-        let refused = self.refusals.iter().find(|(refused, ..)| *refused == peer);
+    /// Why allocations of a form of a peer are not asked for any more.
+    fn given_up(&self, of: Origin) -> Option<&Arc<str>> {
+        let refused = self.refusals.iter().find(|(refused, ..)| *refused == of);
         refused
             .filter(|(_, times, _)| *times >= REFUSALS)
             .map(|(.., why)| why)
     }
 
-    fn refused(&mut self, peer: u32, why: Arc<str>) {
+    fn refused(&mut self, of: Origin, why: Arc<str>) {
         match self
             .refusals
             .iter_mut()
-            .find(|(refused, ..)| *refused == peer)
+            .find(|(refused, ..)| *refused == of)
         {
             Some((_, times, last)) => (*times, *last) = (*times + 1, why),
-            None => self.refusals.push((peer, 1, why)),
+            None => self.refusals.push((of, 1, why)),
         }
     }
 
-    fn succeeded(&mut self, peer: u32) {
+    fn succeeded(&mut self, of: Origin) {
         self.refusals
-            .retain(|(refused, times, _)| *refused != peer || *times >= REFUSALS);
+            .retain(|(refused, times, _)| *refused != of || *times >= REFUSALS);
     }
 
     /// A mapping was not opened. What is in the list stays there, so that it is not asked for again.
-    fn not_opened(&mut self, mapping: &Mapping, error: &Error) {
+    fn not_opened(&mut self, mapping: &Mapping, refusal: &Refusal) {
         let open = self.list.iter().filter(|mapping| mapping.is_open()).count();
-        if mapping.is_late() {
+        let error = refusal.error();
+        if let Refusal::Process(error) = refusal {
+            let peer = mapping.key.peer;
+            self.closed.retain(|(known, ..)| *known != peer);
+            self.closed.push((peer, 0, reason(error)));
+            self.drop_new(&mapping.key);
+        } else if mapping.is_late() || mapping.key.is_refused_alone(refusal) {
             // Its owner may have freed it since its message went another way.
             self.drop_new(&mapping.key);
         } else if error.code == CUDA_ERROR_OUT_OF_MEMORY && open > 0 {
@@ -220,13 +305,14 @@ impl Mappings {
             });
             self.drop_new(&mapping.key);
         } else {
-            self.refused(mapping.key.peer, reason(error));
+            self.refused(origin(&mapping.key), reason(error));
         }
     }
 
     fn forget(&mut self, peer: u32) {
         self.list.retain(|mapping| mapping.key.peer != peer);
-        self.refusals.retain(|(refused, ..)| *refused != peer);
+        self.refusals.retain(|((refused, _), ..)| *refused != peer);
+        self.closed.retain(|(known, ..)| *known != peer);
     }
 }
 
@@ -240,7 +326,7 @@ pub(super) fn get(driver: &'static Library, key: Key) -> Result<Arc<Mapping>, Ar
         Given::New(new) => {
             let mapping = Arc::clone(&new);
             let asked = helper::ask(Box::new(move || {
-                opened(driver, &mapping, open(driver, &mapping.key));
+                opened(driver, &mapping, begin(driver, &mapping));
             }));
             if let Err(why) = asked {
                 mappings.drop_new(&new.key);
@@ -251,20 +337,34 @@ pub(super) fn get(driver: &'static Library, key: Key) -> Result<Arc<Mapping>, Ar
     }
 }
 
+/// The helper opens a mapping. Nobody may open memory of a pool whose message has gone another way: its owner may give
+/// it back meanwhile.
+fn begin(driver: &'static Library, mapping: &Mapping) -> Result<Opened, Refusal> {
+    if mapping.is_late() && !mapping.key.stays() {
+        return Err(Refusal::Late(Error::ours(
+            "cuMemPoolImportPointer",
+            format!("{} bytes of rank {}", mapping.key.size, mapping.key.peer),
+            "the message did not wait",
+            "nothing is lost: it goes through host memory",
+        )));
+    }
+    open(driver, &mapping.key)
+}
+
 /// The helper has opened a mapping, or not.
-fn opened(driver: &'static Library, mapping: &Mapping, opened: Result<u64, Error>) {
+fn opened(driver: &'static Library, mapping: &Mapping, opened: Result<Opened, Refusal>) {
     let key = &mapping.key;
     // What is dropped under this lock leaves a task and takes no other lock of the list.
     let mut mappings = lock(&MAPPINGS);
     match opened {
-        Ok(address) => {
+        Ok(opened) => {
             let _ = mapping.driver.set(driver);
-            *lock(&mapping.state) = State::Open(address);
-            mappings.succeeded(key.peer);
+            *lock(&mapping.state) = State::Open(opened);
+            mappings.succeeded(origin(key));
         }
-        Err(error) => {
-            *lock(&mapping.state) = State::Refused(reason(&error));
-            mappings.not_opened(mapping, &error);
+        Err(refusal) => {
+            *lock(&mapping.state) = State::Refused(reason(refusal.error()));
+            mappings.not_opened(mapping, &refusal);
         }
     }
 }
@@ -272,16 +372,19 @@ fn opened(driver: &'static Library, mapping: &Mapping, opened: Result<u64, Error
 /// Closes what a peer has offered, which is gone.
 pub fn forget(peer: u32) {
     lock(&MAPPINGS).forget(peer);
+    process::forget(peer);
 }
 
-/// Closes everything that nobody copies from.
+/// Closes everything that nobody copies from, and what is shown to others.
 pub fn close_all() {
     *lock(&MAPPINGS) = Mappings::new();
+    process::forget_all();
+    export::end();
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::offer::HANDLE;
+    use super::super::handle::HANDLE;
     use super::*;
     use crate::context::ContextId;
     use cuda_sys::CUDA_ERROR_MAP_FAILED;
@@ -293,10 +396,11 @@ mod tests {
                 device: 0,
                 number: 1,
             },
+            device: 0,
             base,
             size: 100,
             id,
-            handle: [id as u8; HANDLE],
+            handle: Handle::Ipc([id as u8; HANDLE]),
         }
     }
 
@@ -308,11 +412,16 @@ mod tests {
         }
     }
 
-    fn error(code: u32) -> Error {
-        Error {
+    fn error(code: u32) -> Refusal {
+        Refusal::Driver(Error {
             code,
             ..Error::ours("a call", "a mapping".into(), "a test", "none")
-        }
+        })
+    }
+
+    /// The handles of a peer.
+    fn of(peer: u32) -> Origin {
+        origin(&key(peer, 0, 0))
     }
 
     fn is_known(mappings: &mut Mappings, key: Key) -> bool {
@@ -368,7 +477,7 @@ mod tests {
         assert!(is_known(&mut mappings, key(1, 5, 2)));
         // The same number with another handle is none that this process has opened.
         let forged = Key {
-            handle: [0xee; HANDLE],
+            handle: Handle::Ipc([0xee; HANDLE]),
             ..key(1, 5, 2)
         };
         new(&mut mappings, forged);
@@ -404,26 +513,26 @@ mod tests {
         let mut mappings = Mappings::new();
         new(&mut mappings, key(1, 5, 1));
         for _ in 1..REFUSALS {
-            mappings.refused(1, "no".into());
+            mappings.refused(of(1), "no".into());
         }
-        assert!(mappings.given_up(1).is_none());
-        mappings.succeeded(1);
+        assert!(mappings.given_up(of(1)).is_none());
+        mappings.succeeded(of(1));
         for _ in 0..REFUSALS {
-            mappings.refused(1, "never".into());
+            mappings.refused(of(1), "never".into());
         }
-        assert_eq!(mappings.given_up(1).map(|why| &**why), Some("never"));
-        assert!(mappings.given_up(2).is_none());
+        assert_eq!(mappings.given_up(of(1)).map(|why| &**why), Some("never"));
+        assert!(mappings.given_up(of(2)).is_none());
         mappings.forget(1);
-        assert!(mappings.given_up(1).is_none() && mappings.list.is_empty());
+        assert!(mappings.given_up(of(1)).is_none() && mappings.list.is_empty());
     }
 
     #[test]
     fn what_is_open_of_a_peer_that_is_given_up_is_used() {
         let mut mappings = Mappings::new();
         let open = new(&mut mappings, key(1, 5, 1));
-        *lock(&open.state) = State::Open(5);
+        *lock(&open.state) = State::Open(Opened::Ipc(5));
         for _ in 0..REFUSALS {
-            mappings.refused(1, "no".into());
+            mappings.refused(of(1), "no".into());
         }
         assert!(is_known(&mut mappings, key(1, 5, 1)));
         let other = mappings.get(key(1, 6, 2), 4, || None);
@@ -455,7 +564,7 @@ mod tests {
         let mut mappings = Mappings::new();
         for base in 0..3 {
             let mapping = new(&mut mappings, key(1, base, base));
-            *lock(&mapping.state) = State::Open(base);
+            *lock(&mapping.state) = State::Open(Opened::Ipc(base));
         }
         let refused = new(&mut mappings, key(1, 3, 3));
         mappings.not_opened(&refused, &error(CUDA_ERROR_OUT_OF_MEMORY));
@@ -463,12 +572,12 @@ mod tests {
         let again = new(&mut mappings, key(1, 3, 3));
         assert!(!Arc::ptr_eq(&refused, &again), "it is asked for again");
         assert_eq!(mappings.list.len(), 3, "the first one went for it");
-        *lock(&again.state) = State::Open(3);
+        *lock(&again.state) = State::Open(Opened::Ipc(3));
         drop(again);
         // The driver may permit more later, and is asked again.
         let opens = |mappings: &mut Mappings, base| {
             let mapping = new(mappings, key(1, base, base));
-            *lock(&mapping.state) = State::Open(base);
+            *lock(&mapping.state) = State::Open(Opened::Ipc(base));
             mappings.list.len()
         };
         let most = (4..=2 * AGAIN as u64).map(|base| opens(&mut mappings, base));
@@ -477,5 +586,70 @@ mod tests {
         mappings.not_opened(&refused, &error(CUDA_ERROR_OUT_OF_MEMORY));
         drop(refused);
         assert_eq!(opens(&mut mappings, 1001), 3, "it does not");
+    }
+
+    fn of_pool(peer: u32, id: u64) -> Key {
+        let data = [id as u8; HANDLE];
+        Key {
+            handle: Handle::Pool { fd: 7, data },
+            ..key(peer, 8, id)
+        }
+    }
+
+    #[test]
+    fn memory_of_a_pool_is_open_once_and_for_one_message() {
+        let mut mappings = Mappings::new();
+        let first = new(&mut mappings, of_pool(1, 1));
+        assert!(mappings.get(of_pool(1, 1), 4, || None).is_err(), "in use");
+        let others = [of_pool(1, 2), of_pool(2, 1)].map(|key| new(&mut mappings, key));
+        drop(first);
+        let again = new(&mut mappings, of_pool(1, 1));
+        let fourth = new(&mut mappings, of_pool(3, 1));
+        assert!(
+            mappings.get(of_pool(4, 1), 4, || None).is_err(),
+            "the bound"
+        );
+        drop((others, again, fourth));
+        assert!(mappings.list.is_empty());
+        new(&mut mappings, of_pool(4, 1));
+    }
+
+    #[test]
+    fn a_form_that_is_refused_spoils_no_other_form_of_its_peer() {
+        let mut mappings = Mappings::new();
+        for id in 0..u64::from(REFUSALS) {
+            let refused = new(&mut mappings, of_pool(1, id));
+            mappings.not_opened(&refused, &error(CUDA_ERROR_MAP_FAILED));
+        }
+        assert!(mappings.get(of_pool(1, 9), 4, || None).is_err());
+        new(&mut mappings, key(1, 5, 1));
+        new(&mut mappings, of_pool(2, 9));
+    }
+
+    #[test]
+    fn a_process_that_gives_out_no_descriptor_is_seldom_asked_again() {
+        let mut mappings = Mappings::new();
+        let refused = || {
+            let none = Error::ours("a call", "a descriptor".into(), "a test", "none");
+            Refusal::Process(none)
+        };
+        let memory = |base| Key {
+            handle: Handle::Memory { fd: 3 },
+            ..key(1, base, base)
+        };
+        for _ in 0..3 {
+            let first = new(&mut mappings, memory(1));
+            mappings.not_opened(&first, &refused());
+            drop(first);
+            for _ in 0..AGAIN {
+                assert!(mappings.get(memory(1), 4, || None).is_err());
+            }
+        }
+        // Whatever needs none goes on.
+        new(&mut mappings, key(1, 5, 1));
+        let second = new(&mut mappings, memory(2));
+        mappings.not_opened(&second, &refused());
+        mappings.forget(1);
+        new(&mut mappings, memory(1));
     }
 }

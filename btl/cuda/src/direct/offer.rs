@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a send tells the receiver of where its bytes are in a device, in so many bytes ([`BYTES`]).
 //!
-//! There are two forms. One names an allocation to another process, by the driver's handle. The other names a buffer
-//! to a receive of this process. Each begins with its own mark, and neither is taken for the other.
+//! There are two kinds. One names an allocation to another process: by the driver's handle, or by the number of a
+//! descriptor. The other names a buffer to a receive of this process. Each form begins with its own mark, and none is
+//! taken for another.
 //!
 //! # Safety
 //! Addresses are numbers that the driver looks up; the place for its answer is ours.
 #![allow(unsafe_code, reason = "calls of the driver")]
 
+use super::export::{self, Export};
+use super::handle::{HANDLE, Handle};
 use super::{identity, is_on};
 use crate::error::check;
 use crate::memory::{self, Allocation, Kind};
@@ -21,18 +24,13 @@ use std::sync::{Arc, Mutex};
 /// Bytes of an offer.
 pub const BYTES: usize = 128;
 
-/// How offers to other processes begin: a name, and the number of the form.
-const SHOWN: u64 = u64::from_le_bytes(*b"ocshow\0\x01");
 /// How offers to receives of this process begin.
 const OWN: u64 = u64::from_le_bytes(*b"ocown\0\0\x01");
-
-/// Bytes of the driver's handle.
-pub(super) const HANDLE: usize = size_of::<CUipcMemHandle>();
 
 /// The part of an allocation that another process has offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// The allocation's number in its process.
+    /// The allocation's number in its process. Of physical memory that of its export.
     pub(super) id: u64,
     /// Its first address there, and its bytes.
     pub(super) base: u64,
@@ -41,7 +39,7 @@ pub struct Shown {
     pub(super) offset: u64,
     /// The device's number in the world.
     pub(super) device: [u8; 16],
-    pub(super) handle: [u8; HANDLE],
+    pub(super) handle: Handle,
 }
 
 fn word(bytes: &[u8; BYTES], index: usize) -> u64 {
@@ -54,12 +52,15 @@ impl Shown {
     #[must_use]
     pub fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
-        let words = [SHOWN, self.id, self.base, self.size, self.offset];
+        let mark = self.handle.mark();
+        let words = [mark, self.id, self.base, self.size, self.offset];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
+        let (number, handle) = self.handle.encode();
         bytes[40..56].copy_from_slice(&self.device);
-        bytes[BYTES - HANDLE..].copy_from_slice(&self.handle);
+        bytes[56..64].copy_from_slice(&number.to_le_bytes());
+        bytes[BYTES - HANDLE..].copy_from_slice(&handle);
         bytes
     }
 
@@ -67,9 +68,6 @@ impl Shown {
     #[must_use]
     pub fn decode(bytes: &[u8], len: u64) -> Option<Self> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
-        if word(bytes, 0) != SHOWN || word(bytes, 7) != 0 {
-            return None;
-        }
         let (mut device, mut handle) = ([0; 16], [0; HANDLE]);
         device.copy_from_slice(&bytes[40..56]);
         handle.copy_from_slice(&bytes[BYTES - HANDLE..]);
@@ -79,7 +77,7 @@ impl Shown {
             size: word(bytes, 3),
             offset: word(bytes, 4),
             device,
-            handle,
+            handle: Handle::decode(word(bytes, 0), word(bytes, 7), handle)?,
         };
         let inside = shown.offset.checked_add(len)? <= shown.size;
         shown.base.checked_add(shown.size)?;
@@ -134,6 +132,9 @@ pub struct Offering {
     address: u64,
     len: u64,
     shown: Option<[u8; BYTES]>,
+    /// What is open for that. It ends with the message.
+    #[expect(dead_code, reason = "kept, not used")]
+    export: Option<Arc<Export>>,
     /// Its number, and who reads it. None: it was not offered within this process.
     own: Mutex<Option<(u64, Arc<Mutex<Reads>>)>>,
 }
@@ -150,21 +151,39 @@ impl Offering {
         if allocation.kind != Kind::Device || allocation.rest(address) < len {
             return None;
         }
-        let shown = handle_of(driver, &allocation).and_then(|handle| {
+        let device = identity::of(driver, allocation.device);
+        let show = |id, base, size, handle| {
             let shown = Shown {
-                id: allocation.id,
-                base: allocation.base,
-                size: allocation.len,
-                offset: address - allocation.base,
-                device: identity::of(driver, allocation.device)?,
+                id,
+                base,
+                size,
+                offset: address - base,
+                device: device?,
                 handle,
             };
             Some(shown.encode())
-        });
+        };
+        let Allocation {
+            id,
+            base,
+            len: size,
+            ..
+        } = allocation;
+        let (shown, export) = match allocation.is_of_a_context() {
+            true => {
+                let handle = handle_of(driver, &allocation).map(Handle::Ipc);
+                (handle.and_then(|handle| show(id, base, size, handle)), None)
+            }
+            false => match export::of(driver, &allocation, (address, len)) {
+                Ok(it) => (show(it.id, it.base, it.size, it.handle), Some(it.export)),
+                Err(_) => (None, None),
+            },
+        };
         Some(Self {
             address,
             len,
             shown,
+            export,
             own: Mutex::default(),
         })
     }
@@ -245,14 +264,6 @@ pub(crate) fn get_handle(
     allocation: &Allocation,
 ) -> Result<[u8; HANDLE], crate::Error> {
     let base = allocation.base;
-    if !allocation.is_of_a_context() {
-        return Err(crate::Error::ours(
-            "cuIpcGetMemHandle",
-            format!("the allocation at {base:#x}"),
-            "it is of a pool or of virtual addresses",
-            "allocate by cudaMalloc what is sent to other processes",
-        ));
-    }
     let _entered = allocation.context(driver)?.enter(driver)?;
     let mut handle = CUipcMemHandle {
         reserved: [0; HANDLE],
@@ -278,14 +289,29 @@ mod tests {
             size: 3 << 20,
             offset: 1 << 20,
             device: *b"0123456789abcdef",
-            handle,
+            handle: Handle::Ipc(handle),
         }
+    }
+
+    /// One of each form.
+    fn all_forms() -> [Shown; 3] {
+        let Handle::Ipc(data) = shown().handle else {
+            panic!("another form")
+        };
+        let other = |handle| Shown { handle, ..shown() };
+        [
+            shown(),
+            other(Handle::Memory { fd: 77 }),
+            other(Handle::Pool { fd: 77, data }),
+        ]
     }
 
     #[test]
     fn an_offer_comes_back_as_it_was_made() {
-        let offer = shown().encode();
-        assert_eq!(Shown::decode(&offer, 2 << 20), Some(shown()));
+        for shown in all_forms() {
+            let offer = shown.encode();
+            assert_eq!(Shown::decode(&offer, 2 << 20), Some(shown));
+        }
     }
 
     #[test]
@@ -302,6 +328,17 @@ mod tests {
             other[byte] ^= 1;
             assert_eq!(Shown::decode(&other, 1), None, "byte {byte}");
         }
+        let [_, memory, pool] = all_forms().map(|shown| shown.encode());
+        for byte in (0..8).chain(60..128) {
+            let mut other = memory;
+            other[byte] ^= 0x80;
+            assert_eq!(Shown::decode(&other, 1), None, "byte {byte}");
+        }
+        for byte in (0..8).chain(60..64) {
+            let mut other = pool;
+            other[byte] |= 0x80;
+            assert_eq!(Shown::decode(&other, 1), None, "byte {byte}");
+        }
         let wraps = Shown {
             base: u64::MAX - 5,
             ..shown()
@@ -314,6 +351,7 @@ mod tests {
             address: 4096,
             len,
             shown: None,
+            export: None,
             own: Mutex::default(),
         }
     }

@@ -60,6 +60,9 @@ functions! {
     hold: fn(c_int, c_int) -> () = c"cuModelHold";
     between: fn() -> u64 = c"cuModelBetween";
     entries: fn() -> u64 = c"cuModelEntries";
+    mappings: fn() -> u64 = c"cuModelMappings";
+    openings: fn() -> u64 = c"cuModelOpenings";
+    misuses: fn() -> u64 = c"cuModelMisuses";
 }
 
 pub(crate) const NO_FAULT: c_int = 0;
@@ -172,6 +175,24 @@ impl Driver {
     pub(crate) fn between(&self) -> u64 {
         // SAFETY: a look.
         unsafe { (self.functions.between)() }
+    }
+
+    /// Mappings of other processes' memory that are open.
+    pub(crate) fn mappings(&self) -> u64 {
+        // SAFETY: a look.
+        unsafe { (self.functions.mappings)() }
+    }
+
+    /// How many were opened so far.
+    pub(crate) fn openings(&self) -> u64 {
+        // SAFETY: a look.
+        unsafe { (self.functions.openings)() }
+    }
+
+    /// Calls so far that no program may make.
+    pub(crate) fn misuses(&self) -> u64 {
+        // SAFETY: a look.
+        unsafe { (self.functions.misuses)() }
     }
 
     /// How often this thread has entered a context.

@@ -39,6 +39,8 @@ fn write_text(found: &Result<Survey, String>, out: &mut dyn Write) -> std::io::R
             memory,
             capability: (major, minor),
             peers,
+            shows_virtual,
+            shows_pools,
         } = device;
         let gib = memory >> 30;
         writeln!(
@@ -53,6 +55,16 @@ fn write_text(found: &Result<Survey, String>, out: &mut dyn Write) -> std::io::R
                 peers.join(", ")
             )?;
         }
+        let how = |shows: &bool| match shows {
+            true => "if it was made for file descriptors",
+            false => "never: the device exports no file descriptors of it",
+        };
+        writeln!(
+            out,
+            "  shown to other ranks: memory of cudaMalloc; virtual memory {}; memory of pools {}",
+            how(shows_virtual),
+            how(shows_pools)
+        )?;
     }
     writeln!(out, "messages of device memory: {WAY}")
 }
@@ -69,6 +81,8 @@ fn as_json(found: &Result<Survey, String>) -> Value {
                 "memory_bytes": device.memory,
                 "compute_capability": format!("{}.{}", device.capability.0, device.capability.1),
                 "peers": device.peers,
+                "shows_virtual_memory": device.shows_virtual,
+                "shows_pools": device.shows_pools,
             })).collect::<Vec<_>>(),
             "messages": WAY,
         }),
@@ -100,6 +114,8 @@ mod tests {
                 memory: 3 << 30,
                 capability: (9, 0),
                 peers: vec![0, 2],
+                shows_virtual: true,
+                shows_pools: false,
             }],
         });
         let shown = text(&found);
@@ -109,6 +125,8 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains("in reach of device 0, 2"), "{shown}");
+        assert!(shown.contains("virtual memory if it was made"), "{shown}");
+        assert!(shown.contains("memory of pools never"), "{shown}");
         assert_eq!(as_json(&found)["devices"][0]["memory_bytes"], 3u64 << 30);
     }
 }

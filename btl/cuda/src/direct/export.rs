@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What this process shows to others by a descriptor: physical memory behind virtual addresses, and pools.
+//!
+//! *Physical memory.* The driver gives its handle for an address: the very one by which it was mapped. No other memory
+//! has that handle while somebody holds it. So one is held here for as long as the export is kept, and the export's
+//! number stands for the memory. That number never comes again.
+//!
+//! *A pool* cannot be held, and its handle may be another one's once it is destroyed. So its export ends with the
+//! offers that name it. Until then the program has memory of it in use.
+//!
+//! # Safety
+//! Handles come from the driver, and are released once. In another context than that of the export they are not touched
+//! any more. A descriptor that the driver has made is ours alone. Places for answers are ours.
+#![allow(unsafe_code, reason = "calls of the driver")]
+
+use super::handle::{HANDLE, Handle};
+use super::{helper, most};
+use crate::context::{ContextId, primary};
+use crate::error::{Error, check, needed};
+use crate::memory::Allocation;
+use crate::pipeline::lock;
+use cuda_sys::*;
+use onecopy_shm::sync::{AtomicU64, AtomicUsize, Ordering};
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, Weak};
+
+/// Exports of physical memory that are kept, as far as the user permits so many. Chosen by magnitude: each keeps a
+/// descriptor open, and memory that the program has freed with its device.
+const KEPT: usize = 32;
+
+/// Descriptors at most that are open for exports. What is dropped is closed a little later, so there is room for more
+/// than are kept.
+const MOST: usize = 64;
+
+/// Descriptors that are open for exports.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// A descriptor of an export. It counts until it is closed.
+#[derive(Debug)]
+struct Descriptor(OwnedFd);
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A pool, as the driver names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pool(CUmemoryPool);
+
+// SAFETY: the driver takes a pool's handle from any thread.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Memory(CUmemGenericAllocationHandle),
+    Pool(Pool),
+}
+
+/// What other processes may open by a descriptor.
+#[derive(Debug)]
+pub(super) struct Export {
+    number: u64,
+    what: What,
+    /// Where it was seen to begin.
+    base: u64,
+    context: ContextId,
+    /// Taken at the end.
+    descriptor: Option<Descriptor>,
+    driver: &'static Library,
+}
+
+impl Export {
+    fn is(&self, what: What, context: ContextId) -> bool {
+        self.what == what && self.context == context
+    }
+
+    fn fd(&self) -> c_int {
+        self.descriptor
+            .as_ref()
+            .map_or(-1, |descriptor| descriptor.0.as_raw_fd())
+    }
+}
+
+impl Drop for Export {
+    /// It may have been the last to hold memory that the program has freed. To give that back may wait for the device.
+    fn drop(&mut self) {
+        let (driver, what, context) = (self.driver, self.what, self.context);
+        let descriptor = self.descriptor.take();
+        helper::leave(Box::new(move || {
+            drop(descriptor);
+            if let What::Memory(handle) = what
+                && let Ok(_entered) = context.enter(driver)
+            {
+                release(driver, handle);
+            }
+        }));
+    }
+}
+
+/// An export of the memory at an address.
+#[derive(Debug)]
+pub(super) struct Exported {
+    /// Kept until no receive needs the descriptor any more.
+    pub(super) export: Arc<Export>,
+    pub(super) handle: Handle,
+    /// What tells this memory from all other of this process.
+    pub(super) id: u64,
+    pub(super) base: u64,
+    pub(super) size: u64,
+}
+
+struct Exports {
+    /// The most recently used stands last.
+    memory: Vec<Arc<Export>>,
+    pools: Vec<Weak<Export>>,
+}
+
+static EXPORTS: Mutex<Exports> = Mutex::new(Exports {
+    memory: Vec::new(),
+    pools: Vec::new(),
+});
+
+/// Ends what is kept.
+pub(super) fn end() {
+    let kept = std::mem::take(&mut lock(&EXPORTS).memory);
+    drop(kept);
+}
+
+/// The allocation around an address: of virtual memory what was mapped as one.
+fn range_of(driver: &Library, address: u64) -> Result<(u64, u64), Error> {
+    let (mut base, mut size) = (0, 0);
+    // SAFETY: the places for the answers are ours.
+    let code = unsafe { (driver.cuMemGetAddressRange)(&raw mut base, &raw mut size, address) };
+    check(driver, code, "cuMemGetAddressRange", || {
+        format!("address {address:#x}")
+    })?;
+    Ok((base, size as u64))
+}
+
+/// The pool from which the memory at an address is, if it is from one.
+fn pool_of(driver: &Library, address: u64) -> Option<Pool> {
+    let mut pool: CUmemoryPool = null_mut();
+    let (place, question) = ((&raw mut pool).cast(), CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE);
+    // SAFETY: the answer to this question is a pool's handle.
+    let code = unsafe { (driver.cuPointerGetAttribute)(place, question, address) };
+    (code == CUDA_SUCCESS && !pool.is_null()).then_some(Pool(pool))
+}
+
+/// Shows `len` bytes at an address of memory that has no handle of the older kind.
+pub(super) fn of(
+    driver: &'static Library,
+    allocation: &Allocation,
+    (address, len): (u64, u64),
+) -> Result<Exported, Error> {
+    let about = || format!("{len} bytes at {address:#x}");
+    let device = allocation.device;
+    let Some(number) = primary(driver, device)?.id(driver) else {
+        return Err(Error::ours(
+            "cuCtxGetId",
+            about(),
+            "the driver is older than CUDA 12, and does not tell one context from the next",
+            "install a later driver; until then the message goes through host memory",
+        ));
+    };
+    let context = ContextId { device, number };
+    let _entered = context.enter(driver)?;
+    let (base, size) = range_of(driver, address)?;
+    let offset = address.wrapping_sub(base);
+    if offset.checked_add(len).is_none_or(|end| end > size) {
+        return Err(Error::ours(
+            "cuMemGetAddressRange",
+            about(),
+            "they lie in several allocations",
+            "nothing is lost: the message goes through host memory",
+        ));
+    }
+    let (export, handle, id) = match pool_of(driver, address) {
+        Some(pool) => {
+            let export = lock(&EXPORTS).pool(driver, pool, base, context)?;
+            let (fd, data) = (export.fd(), pointer(driver, base)?);
+            (export, Handle::Pool { fd, data }, allocation.id)
+        }
+        None => {
+            let export = memory(driver, (address, base), context)?;
+            let (fd, number) = (export.fd(), export.number);
+            (export, Handle::Memory { fd }, number)
+        }
+    };
+    Ok(Exported {
+        export,
+        handle,
+        id,
+        base,
+        size,
+    })
+}
+
+/// What names an allocation of a pool to another process.
+fn pointer(driver: &Library, base: u64) -> Result<[u8; HANDLE], Error> {
+    let export = needed(driver.cuMemPoolExportPointer, "cuMemPoolExportPointer")?;
+    let mut data = CUmemPoolPtrExportData {
+        reserved: [0; HANDLE],
+    };
+    // SAFETY: the place for the answer is ours; the driver looks the address up.
+    let code = unsafe { export(&raw mut data, base) };
+    check(driver, code, "cuMemPoolExportPointer", || {
+        format!("the allocation at {base:#x}")
+    })?;
+    Ok(data.reserved)
+}
+
+/// A hold on physical memory.
+struct Held {
+    driver: &'static Library,
+    handle: CUmemGenericAllocationHandle,
+}
+
+impl Held {
+    fn at(driver: &'static Library, address: u64) -> Result<Self, Error> {
+        let function = driver.cuMemRetainAllocationHandle;
+        let retain = needed(function, "cuMemRetainAllocationHandle")?;
+        let mut handle = 0;
+        let place = std::ptr::without_provenance_mut(address as usize);
+        // SAFETY: the place for the answer is ours; the driver looks the address up.
+        let code = unsafe { retain(&raw mut handle, place) };
+        check(driver, code, "cuMemRetainAllocationHandle", || {
+            format!("address {address:#x}")
+        })?;
+        Ok(Self { driver, handle })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        release(self.driver, self.handle);
+    }
+}
+
+/// Ends one hold on physical memory.
+fn release(driver: &Library, handle: CUmemGenericAllocationHandle) {
+    if let Some(release) = driver.cuMemRelease {
+        // SAFETY: a hold of ours, which ends once. What is not released ends with the process.
+        let _ = unsafe { release(handle) };
+    }
+}
+
+/// The export of the physical memory at an address.
+fn memory(
+    driver: &'static Library,
+    (address, base): (u64, u64),
+    context: ContextId,
+) -> Result<Arc<Export>, Error> {
+    let held = Held::at(driver, address)?;
+    if Held::at(driver, base)?.handle != held.handle {
+        return Err(Error::ours(
+            "cuMemRetainAllocationHandle",
+            format!("addresses {base:#x} and {address:#x}"),
+            "the driver names one range for two allocations",
+            "nothing is lost: the message goes through host memory",
+        ));
+    }
+    let what = What::Memory(held.handle);
+    let mut exports = lock(&EXPORTS);
+    if let Some(known) = exports.known(what, context) {
+        return Ok(known);
+    }
+    refuse_unshareable(driver, &held)?;
+    exports.sweep(driver);
+    let shared = |to: *mut c_void| {
+        let function = driver.cuMemExportToShareableHandle;
+        let call = "cuMemExportToShareableHandle";
+        // SAFETY: a handle that is held; the answer to this type is a descriptor's number.
+        let code = unsafe { needed(function, call)?(to, held.handle, DESCRIPTOR, 0) };
+        check(driver, code, call, || format!("the memory at {base:#x}"))
+    };
+    let descriptor = descriptor(shared)?;
+    // From here on the hold is the export's.
+    std::mem::forget(held);
+    let export = export(driver, what, base, context, descriptor);
+    exports.memory.push(Arc::clone(&export));
+    let least_used = exports.memory.len().saturating_sub(most().clamp(1, KEPT));
+    exports.memory.drain(..least_used);
+    Ok(export)
+}
+
+/// The kind of descriptors that are shown.
+pub(super) const DESCRIPTOR: CUmemAllocationHandleType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+/// An error: memory that was not made to be shown by a descriptor, or is in no device.
+fn refuse_unshareable(driver: &'static Library, held: &Held) -> Result<(), Error> {
+    let call = "cuMemGetAllocationPropertiesFromHandle";
+    let about = || "virtual memory".to_owned();
+    // SAFETY: numbers and a pointer, of which zero is a value.
+    let mut prop: CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    let function = needed(driver.cuMemGetAllocationPropertiesFromHandle, call)?;
+    // SAFETY: a handle that is held; the place for the answer is ours.
+    let code = unsafe { function(&raw mut prop, held.handle) };
+    check(driver, code, call, about)?;
+    let is_shown = prop.requestedHandleTypes & DESCRIPTOR != 0;
+    match is_shown && prop.location.type_ == CU_MEM_LOCATION_TYPE_DEVICE {
+        true => Ok(()),
+        false => Err(Error::ours(
+            call,
+            about(),
+            "it was not made to be shown by a descriptor",
+            "ask cuMemCreate for CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR",
+        )),
+    }
+}
+
+/// A descriptor that the driver writes to a place.
+fn descriptor(shared: impl FnOnce(*mut c_void) -> Result<(), Error>) -> Result<Descriptor, Error> {
+    let about = "a descriptor for another process";
+    let before = OPEN.fetch_add(1, Ordering::Relaxed);
+    let refused = |name: &str| {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+        let remedy = "nothing is lost: the message goes through host memory";
+        Err(Error::ours("an export", about.to_owned(), name, remedy))
+    };
+    if before >= MOST {
+        return refused("as many are open as there may be");
+    }
+    let mut fd: c_int = -1;
+    if let Err(error) = shared((&raw mut fd).cast()) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+        return Err(error);
+    }
+    if fd < 0 {
+        return refused("the driver has given none");
+    }
+    // SAFETY: the driver has just made it for us.
+    let descriptor = Descriptor(unsafe { OwnedFd::from_raw_fd(fd) });
+    // A program that the process executes has no use for it. SAFETY: the call touches no memory.
+    let _ = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    Ok(descriptor)
+}
+
+fn export(
+    driver: &'static Library,
+    what: What,
+    base: u64,
+    context: ContextId,
+    descriptor: Descriptor,
+) -> Arc<Export> {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    Arc::new(Export {
+        number: LAST.fetch_add(1, Ordering::Relaxed) + 1,
+        what,
+        base,
+        context,
+        descriptor: Some(descriptor),
+        driver,
+    })
+}
+
+impl Exports {
+    /// An export of physical memory that is kept.
+    fn known(&mut self, what: What, context: ContextId) -> Option<Arc<Export>> {
+        let is_same = |export: &Arc<Export>| export.is(what, context);
+        let found = self.memory.iter().position(is_same)?;
+        let found = self.memory.remove(found);
+        self.memory.push(Arc::clone(&found));
+        Some(found)
+    }
+
+    /// Ends what is not where it was: the program has most likely freed it.
+    fn sweep(&mut self, driver: &'static Library) {
+        self.memory.retain(|export| {
+            let now = Held::at(driver, export.base).ok();
+            now.is_some_and(|now| export.what == What::Memory(now.handle))
+        });
+    }
+
+    fn pool(
+        &mut self,
+        driver: &'static Library,
+        pool: Pool,
+        base: u64,
+        context: ContextId,
+    ) -> Result<Arc<Export>, Error> {
+        self.pools.retain(|export| export.strong_count() > 0);
+        let mut live = self.pools.iter().filter_map(Weak::upgrade);
+        if let Some(known) = live.find(|export| export.is(What::Pool(pool), context)) {
+            return Ok(known);
+        }
+        let shared = |to: *mut c_void| {
+            let function = driver.cuMemPoolExportToShareableHandle;
+            let call = "cuMemPoolExportToShareableHandle";
+            // SAFETY: a pool that has memory in use; the answer to this type is a descriptor's number.
+            let code = unsafe { needed(function, call)?(to, pool.0, DESCRIPTOR, 0) };
+            check(driver, code, call, || format!("the pool of {base:#x}"))
+        };
+        let export = export(driver, What::Pool(pool), base, context, descriptor(shared)?);
+        self.pools.push(Arc::downgrade(&export));
+        Ok(export)
+    }
+}

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory that is shown by descriptors, over the driver in software: pools and virtual memory. The peer is this process
+//! itself, which the driver in software permits. Between processes they are tested by `mpi/tests/cuda`.
+//!
+//! # Safety
+//! Functions of the driver beside this file, called as its header says. The environment is changed while other tests
+//! wait for their turn.
+#![allow(unsafe_code, reason = "calls of the driver")]
+
+#[path = "driver/build.rs"]
+mod build;
+#[path = "driver/fetches.rs"]
+mod fetches;
+#[path = "driver/harness.rs"]
+mod harness;
+#[path = "../../../tests/harness/limit.rs"]
+mod limit;
+#[path = "driver/memory.rs"]
+mod memory;
+
+use fetches::*;
+use harness::*;
+use memory::*;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use onecopy_cuda::direct::{By, End, Fetch, Offering, close_all, forget, set_bound};
+use onecopy_shm::process::pidfd_open;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// A multiple of what virtual memory is made in.
+const LEN: usize = 2 << 20;
+
+fn own_process() -> OwnedFd {
+    pidfd_open(nix::unistd::Pid::this()).expect("this process")
+}
+
+/// A fetch of what a peer offers.
+fn begun(peer: u32, process: &OwnedFd, to: u64, offering: &Offering) -> Fetch {
+    let offer = offering.shown().expect("it is shown");
+    let fetch = fetch_to(Some((to, LEN as u64)));
+    assert!(fetch.accept(By::Peer(peer, Some(process.as_fd())), offer, LEN as u64));
+    fetch
+}
+
+/// A device or a helper that is late makes a fetch decline; then it is tried again.
+fn fetched_from(peer: u32, to: u64, from: u64) {
+    let process = own_process();
+    let mut last = None;
+    for _ in 0..50 {
+        let offering = offered(from, LEN);
+        match end_of(&begun(peer, &process, to, &offering)) {
+            End::All => return,
+            end => last = Some(end),
+        }
+    }
+    panic!("{last:?}");
+}
+
+fn reason_of(fetch: &Fetch) -> String {
+    match end_of(fetch) {
+        End::Declined(why) => why.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Descriptors of device memory that are open, and how many of them an exec would keep.
+fn descriptors() -> (usize, usize) {
+    let mut found = (0, 0);
+    for entry in std::fs::read_dir("/proc/self/fd").expect("descriptors") {
+        let path = entry.expect("an entry").path();
+        let name = std::fs::read_link(&path).unwrap_or_default();
+        let name = name.to_string_lossy();
+        if !name.contains("memfd:physical") && !name.contains("memfd:pool") {
+            continue;
+        }
+        let number = path.file_name().expect("a number").to_string_lossy();
+        let number: i32 = number.parse().expect("a number");
+        // SAFETY: the call touches no memory.
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        found.0 += 1;
+        found.1 += usize::from(flags & libc::FD_CLOEXEC == 0);
+    }
+    found
+}
+
+/// Everything is closed, also what the helper closes.
+fn settle(driver: &Driver) {
+    close_all();
+    assert!(limit::wait_until(|| driver.mappings() == 0), "it stays");
+}
+
+#[test]
+fn memory_of_both_kinds_is_fetched_by_a_descriptor() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let pool = driver.pool(BY_DESCRIPTOR);
+    let pooled = [driver.alloc_from(pool, LEN), driver.alloc_from(pool, LEN)];
+    let mapped = [
+        driver.map(LEN, BY_DESCRIPTOR),
+        driver.map(LEN, BY_DESCRIPTOR),
+    ];
+    let plain = driver.alloc(LEN);
+    let mut seed = 1;
+    for from in pooled.iter().chain(&mapped) {
+        for to in [plain, pooled[1], mapped[1]] {
+            if to == *from {
+                continue;
+            }
+            seed += 1;
+            let bytes = pattern(LEN, seed);
+            put(whole(*from), &bytes).expect("a copy");
+            put(whole(to), &pattern(LEN, 0)).expect("a copy");
+            let before = driver.between();
+            fetched_from(1, to, *from);
+            assert_eq!(driver.between(), before + 1);
+            assert!(get(whole(to), LEN).expect("a copy") == bytes);
+        }
+    }
+    assert!(descriptors().0 > 0);
+    assert_eq!(descriptors().1, 0, "an exec keeps none");
+    settle(&driver);
+    assert_eq!(driver.misuses(), 0);
+    for address in pooled {
+        driver.free(address);
+    }
+    driver.end_pool(pool);
+}
+
+/// What is mapped stays open, memory of a pool does not: its owner may free it as soon as the message is over.
+#[test]
+fn memory_of_a_pool_is_given_back_before_its_message_is_over() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let to = driver.alloc(LEN);
+    let pool = driver.pool(BY_DESCRIPTOR);
+    let mapped = driver.map(LEN, BY_DESCRIPTOR);
+    fetched_from(1, to, mapped);
+    let (open, openings) = (driver.mappings(), driver.openings());
+    fetched_from(1, to, mapped);
+    assert_eq!((driver.mappings(), driver.openings()), (open, openings));
+    for turn in 0..20 {
+        let from = driver.alloc_from(pool, LEN);
+        put(whole(from), &pattern(LEN, turn)).expect("a copy");
+        fetched_from(1, to, from);
+        assert_eq!(driver.mappings(), open);
+        driver.free(from);
+        assert!(get(whole(to), LEN).expect("a copy") == pattern(LEN, turn));
+    }
+    // Also where nothing was copied.
+    let from = driver.alloc_from(pool, LEN);
+    let process = own_process();
+    // SAFETY: copies of the device wait until they are let go.
+    unsafe { (driver.functions.hold)(0, 1) };
+    let (mut seen, before) = (0, driver.openings());
+    for _ in 0..50 {
+        let offering = offered(from, LEN);
+        let fetch = begun(1, &process, to, &offering);
+        while fetch.end().is_none() {
+            fetch.advance();
+            seen = seen.max(driver.mappings());
+        }
+        assert!(reason_of(&fetch).contains("occupied"));
+        assert_eq!(driver.mappings(), open);
+        if driver.openings() > before {
+            break;
+        }
+    }
+    assert_eq!(seen, open + 1, "it was never open");
+    driver.let_go();
+    driver.free(from);
+    driver.end_pool(pool);
+    settle(&driver);
+    assert_eq!(driver.misuses(), 0);
+}
+
+/// Nor is an allocation of a pool open twice at a time.
+#[test]
+fn two_messages_of_one_allocation_of_a_pool_do_not_share_it() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let (to, other) = (driver.alloc(LEN), driver.alloc(LEN));
+    let pool = driver.pool(BY_DESCRIPTOR);
+    let from = driver.alloc_from(pool, LEN);
+    fetched_from(1, to, from);
+    let process = own_process();
+    let (first, second) = (offered(from, LEN), offered(from, LEN));
+    let fetch = begun(1, &process, to, &first);
+    fetch.advance();
+    let late = begun(1, &process, other, &second);
+    assert!(reason_of(&late).contains("another message"));
+    end_of(&fetch);
+    fetched_from(1, other, from);
+    driver.free(from);
+    driver.end_pool(pool);
+    settle(&driver);
+    assert_eq!(driver.misuses(), 0);
+}
+
+/// Of what is shown at an address: the number of the memory, and that of the descriptor.
+fn numbers_of(address: u64) -> (u64, i32) {
+    let offering = offered(address, LEN);
+    let offer = offering.shown().expect("it is shown");
+    let word = |at: usize| u64::from_le_bytes(*offer[at..].first_chunk().expect("a word"));
+    (word(8), i32::try_from(word(56)).expect("a descriptor"))
+}
+
+/// The driver in software gives each next allocation the handle, the address and the number of the one before. The
+/// kernel gives it the number of the descriptor, too.
+#[test]
+fn other_memory_at_the_same_addresses_is_other_memory() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let to = driver.alloc(LEN);
+    // SAFETY: the driver reads it in calls of this thread, and other tests wait for their turn.
+    unsafe { std::env::set_var("MODEL_CUDA_IDS", "kept") };
+    let address = driver.reserve(LEN);
+    let (mut all, mut again) = (Vec::new(), 0);
+    for turn in 0..20 {
+        driver.map_at(address, LEN, BY_DESCRIPTOR);
+        put(whole(address), &pattern(LEN, turn)).expect("a copy");
+        fetched_from(1, to, address);
+        assert!(get(whole(to), LEN).expect("a copy") == pattern(LEN, turn));
+        let (number, fd) = numbers_of(address);
+        again += usize::from(all.iter().any(|(_, other)| *other == fd));
+        all.push((number, fd));
+        driver.unmap(address, LEN);
+        // With the next export it is seen that this memory is gone. It may have the descriptor's number itself.
+        let other = driver.map(LEN, BY_DESCRIPTOR);
+        let is_taken = numbers_of(other).1 == fd;
+        // SAFETY: the call touches no memory.
+        let is_closed = || unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1;
+        assert!(is_taken || limit::wait_until(is_closed));
+        driver.unmap(other, LEN);
+    }
+    assert!(again > 3, "{all:?}");
+    all.sort_unstable();
+    all.dedup_by_key(|(number, _)| *number);
+    assert_eq!(all.len(), 20, "numbers never come again");
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("MODEL_CUDA_IDS") };
+    let mut pools = Vec::new();
+    for turn in 0..20 {
+        let pool = driver.pool(BY_DESCRIPTOR);
+        let from = driver.alloc_from(pool, LEN);
+        put(whole(from), &pattern(LEN, 100 + turn)).expect("a copy");
+        fetched_from(1, to, from);
+        assert!(get(whole(to), LEN).expect("a copy") == pattern(LEN, 100 + turn));
+        driver.free(from);
+        driver.end_pool(pool);
+        pools.push(pool);
+    }
+    pools.dedup();
+    assert!(pools.len() < 20, "handles come again");
+    settle(&driver);
+    assert_eq!(driver.misuses(), 0);
+}
+
+#[test]
+fn what_was_not_made_to_be_shown_is_not_offered_to_others() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let to = driver.alloc(LEN);
+    let pool = driver.pool(NOT_SHOWN);
+    let hidden = [driver.alloc_from(pool, LEN), driver.map(LEN, NOT_SHOWN)];
+    for from in hidden {
+        let offering = offered(from, LEN);
+        assert!(offering.shown().is_none());
+        // Within this process no handle is needed.
+        fetched(to, &offering, LEN);
+    }
+    // Two allocations side by side are two, also where one of them alone would do.
+    let both = driver.reserve(2 * LEN);
+    driver.map_at(both, LEN, BY_DESCRIPTOR);
+    driver.map_at(both + LEN as u64, LEN, BY_DESCRIPTOR);
+    let is_hidden = || {
+        let across = Offering::of(both + 4096, LEN as u64);
+        across.is_none_or(|across| across.shown().is_none())
+    };
+    // A driver may name the whole reservation where it is asked for an address.
+    // SAFETY: the driver reads it in calls of this thread, and other tests wait for their turn.
+    unsafe { std::env::set_var("MODEL_CUDA_RANGES", "reserved") };
+    assert!(is_hidden());
+    assert!(offered(both + 4096, LEN - 4096).shown().is_some());
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("MODEL_CUDA_RANGES") };
+    let both = driver.reserve(2 * LEN);
+    driver.map_at(both, LEN, BY_DESCRIPTOR);
+    driver.map_at(both + LEN as u64, LEN, BY_DESCRIPTOR);
+    assert!(Offering::of(both + 4096, LEN as u64).is_none());
+    let second = both + LEN as u64;
+    put(whole(both), &pattern(LEN, 1)).expect("a copy");
+    put(whole(second), &pattern(LEN, 2)).expect("a copy");
+    fetched_from(1, to, second);
+    assert!(get(whole(to), LEN).expect("a copy") == pattern(LEN, 2));
+    driver.free(hidden[0]);
+    driver.end_pool(pool);
+    settle(&driver);
+    assert_eq!(driver.misuses(), 0);
+}
+
+#[test]
+fn allocations_that_come_and_go_take_a_bounded_number_of_descriptors() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let to = driver.alloc(LEN);
+    let mut most = 0;
+    for _ in 0..500 {
+        let address = driver.map(LEN, BY_DESCRIPTOR);
+        fetched_from(1, to, address);
+        driver.unmap(address, LEN);
+        let pool = driver.pool(BY_DESCRIPTOR);
+        let from = driver.alloc_from(pool, LEN);
+        fetched_from(1, to, from);
+        driver.free(from);
+        driver.end_pool(pool);
+        most = most.max(descriptors().0);
+    }
+    // Those of the driver in software among them: one for what is mapped here, one for what it maps from there.
+    assert!(most <= 4 * 64 + 16, "{most}");
+    settle(&driver);
+    // The least recently used makes room: of a live one, too.
+    let all: Vec<_> = (0..200).map(|_| driver.map(LEN, BY_DESCRIPTOR)).collect();
+    let is_shown = |from: &u64| limit::wait_until(|| offered(*from, LEN).shown().is_some());
+    assert!(all.iter().all(is_shown));
+    // What is offered and not over is bounded.
+    let offerings: Vec<_> = all.iter().map(|from| offered(*from, LEN)).collect();
+    let shown = offerings
+        .iter()
+        .filter(|offering| offering.shown().is_some());
+    assert!((1..=64).contains(&shown.count()));
+    drop(offerings);
+    settle(&driver);
+    for address in all {
+        driver.unmap(address, LEN);
+    }
+    let ended = limit::wait_until(|| descriptors().0 == 0);
+    assert!(ended, "{:?}", descriptors());
+    assert_eq!(driver.misuses(), 0);
+}
+
+/// A process that nobody names, or whose descriptors the kernel keeps: it is seen once, and looked at again later.
+#[test]
+fn a_peer_whose_descriptors_cannot_be_had_is_staged() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let to = driver.alloc(LEN);
+    let from = driver.map(LEN, BY_DESCRIPTOR);
+    fetched_from(5, to, from);
+    let offering = offered(from, LEN);
+    let unknown = |count| {
+        for _ in 0..count {
+            let fetch = fetch_to(Some((to, LEN as u64)));
+            assert!(fetch.accept(By::Peer(6, None), offering.shown().expect("it"), LEN as u64));
+            let why = reason_of(&fetch);
+            assert!(why.contains("pidfd_getfd"), "{why}");
+        }
+    };
+    unknown(10);
+    // Now it is known, and asked again in a while.
+    let process = own_process();
+    let mut declined = 0;
+    while end_of(&begun(6, &process, to, &offering)) != End::All {
+        declined += 1;
+        assert!(declined < 200, "it is never asked again");
+    }
+    assert!(declined > 10, "{declined}: it is asked each time");
+    forget(6);
+    drop(offering);
+    settle(&driver);
+    driver.unmap(from, LEN);
+    assert_eq!(driver.misuses(), 0);
+}
+
+#[test]
+fn without_descriptors_messages_are_staged() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let to = driver.alloc(LEN);
+    let pool = driver.pool(BY_DESCRIPTOR);
+    let all = [driver.alloc_from(pool, LEN), driver.map(LEN, BY_DESCRIPTOR)];
+    fetched_from(1, to, all[0]);
+    let process = own_process();
+    let next = nix::unistd::dup(&process).expect("a descriptor");
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    let limit_at = |most: u64| setrlimit(Resource::RLIMIT_NOFILE, most, hard).expect("a limit");
+    let lowest = next.as_raw_fd() as u64;
+    drop(next);
+    // The sender has none.
+    limit_at(lowest);
+    for from in all {
+        assert!(offered(from, LEN).shown().is_none());
+    }
+    limit_at(soft);
+    // The receiver has none.
+    for from in all {
+        let offering = offered(from, LEN);
+        assert!(offering.shown().is_some());
+        let fetch = begun(1, &process, to, &offering);
+        limit_at(lowest);
+        let why = reason_of(&fetch);
+        limit_at(soft);
+        let is_known = ["pidfd_getfd", "Import"]
+            .iter()
+            .any(|call| why.contains(call));
+        assert!(is_known, "{why}");
+    }
+    forget(1);
+    for from in all {
+        fetched_from(1, to, from);
+    }
+    set_bound(64);
+    driver.free(all[0]);
+    driver.end_pool(pool);
+    settle(&driver);
+    assert_eq!(driver.misuses(), 0);
+}
