@@ -22,7 +22,7 @@ use onecopy_cuda::pipeline::{self, Settled, Sink, Source};
 use onecopy_cuda::{memory, staging};
 use onecopy_shm::copy::{Kernel, copy_slices};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// Longer sends are staged, or fetched by the receive. A message of one piece has no copy that could overlap with
 /// sending.
@@ -150,6 +150,15 @@ fn one_run(layout: &Layout, base: Addr) -> Option<(u64, u64)> {
     run
 }
 
+/// Says once why memory of a device is not shown to other ranks.
+#[cold]
+fn hidden(why: &str) {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        tracing::info!("a message between devices is not offered as such: {why}");
+    });
+}
+
 /// The buffer of a send.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -186,7 +195,13 @@ impl Staged for Outgoing {
         let offering = self.offering.as_ref()?;
         Some(match own {
             true => Box::new(offering.own()),
-            false => Box::new(*offering.shown()?),
+            false => match offering.shown() {
+                Ok(shown) => Box::new(*shown),
+                Err(why) => {
+                    hidden(why);
+                    return None;
+                }
+            },
         })
     }
 

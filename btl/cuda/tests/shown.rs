@@ -263,7 +263,8 @@ fn what_was_not_made_to_be_shown_is_not_offered_to_others() {
     let hidden = [driver.alloc_from(pool, LEN), driver.map(LEN, NOT_SHOWN)];
     for from in hidden {
         let offering = offered(from, LEN);
-        assert!(offering.shown().is_none());
+        let why = offering.shown().expect_err("it was not made for that");
+        assert!(why.contains("cuMem"), "{why}");
         // Within this process no handle is needed.
         fetched(to, &offering, LEN);
     }
@@ -273,13 +274,13 @@ fn what_was_not_made_to_be_shown_is_not_offered_to_others() {
     driver.map_at(both + LEN as u64, LEN, BY_DESCRIPTOR);
     let is_hidden = || {
         let across = Offering::of(both + 4096, LEN as u64);
-        across.is_none_or(|across| across.shown().is_none())
+        across.is_none_or(|across| across.shown().is_err())
     };
     // A driver may name the whole reservation where it is asked for an address.
     // SAFETY: the driver reads it in calls of this thread, and other tests wait for their turn.
     unsafe { std::env::set_var("MODEL_CUDA_RANGES", "reserved") };
     assert!(is_hidden());
-    assert!(offered(both + 4096, LEN - 4096).shown().is_some());
+    assert!(offered(both + 4096, LEN - 4096).shown().is_ok());
     // SAFETY: as above.
     unsafe { std::env::remove_var("MODEL_CUDA_RANGES") };
     let both = driver.reserve(2 * LEN);
@@ -319,13 +320,11 @@ fn allocations_that_come_and_go_take_a_bounded_number_of_descriptors() {
     settle(&driver);
     // The least recently used makes room: of a live one, too.
     let all: Vec<_> = (0..200).map(|_| driver.map(LEN, BY_DESCRIPTOR)).collect();
-    let is_shown = |from: &u64| limit::wait_until(|| offered(*from, LEN).shown().is_some());
+    let is_shown = |from: &u64| limit::wait_until(|| offered(*from, LEN).shown().is_ok());
     assert!(all.iter().all(is_shown));
     // What is offered and not over is bounded.
     let offerings: Vec<_> = all.iter().map(|from| offered(*from, LEN)).collect();
-    let shown = offerings
-        .iter()
-        .filter(|offering| offering.shown().is_some());
+    let shown = offerings.iter().filter(|offering| offering.shown().is_ok());
     assert!((1..=64).contains(&shown.count()));
     drop(offerings);
     settle(&driver);
@@ -387,13 +386,13 @@ fn without_descriptors_messages_are_staged() {
     // The sender has none.
     limit_at(lowest);
     for from in all {
-        assert!(offered(from, LEN).shown().is_none());
+        assert!(offered(from, LEN).shown().is_err());
     }
     limit_at(soft);
     // The receiver has none.
     for from in all {
         let offering = offered(from, LEN);
-        assert!(offering.shown().is_some());
+        assert!(offering.shown().is_ok());
         let fetch = begun(1, &process, to, &offering);
         limit_at(lowest);
         let why = reason_of(&fetch);

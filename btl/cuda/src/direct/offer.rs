@@ -11,7 +11,7 @@
 
 use super::export::{self, Export};
 use super::handle::{HANDLE, Handle};
-use super::{identity, is_on};
+use super::{identity, is_on, reason};
 use crate::error::check;
 use crate::memory::{self, Allocation, Kind};
 use crate::pipeline::lock;
@@ -131,7 +131,7 @@ impl Drop for Reading {
 pub struct Offering {
     address: u64,
     len: u64,
-    shown: Option<[u8; BYTES]>,
+    shown: Result<[u8; BYTES], Arc<str>>,
     /// What is open for that. It ends with the message.
     #[expect(dead_code, reason = "kept, not used")]
     export: Option<Arc<Export>>,
@@ -172,11 +172,15 @@ impl Offering {
         let (shown, export) = match allocation.is_of_a_context() {
             true => {
                 let handle = handle_of(driver, &allocation).map(Handle::Ipc);
-                (handle.and_then(|handle| show(id, base, size, handle)), None)
+                let shown = handle.and_then(|handle| show(id, base, size, handle));
+                (shown.ok_or_else(|| no_handle(address)), None)
             }
             false => match export::of(driver, &allocation, (address, len)) {
-                Ok(it) => (show(it.id, it.base, it.size, it.handle), Some(it.export)),
-                Err(_) => (None, None),
+                Ok(it) => {
+                    let shown = show(it.id, it.base, it.size, it.handle);
+                    (shown.ok_or_else(|| no_handle(address)), Some(it.export))
+                }
+                Err(error) => (Err(reason(&error)), None),
             },
         };
         Some(Self {
@@ -188,9 +192,12 @@ impl Offering {
         })
     }
 
-    /// What other processes of the node are told. None: the driver does not show the allocation.
-    #[must_use]
-    pub fn shown(&self) -> Option<&[u8; BYTES]> {
+    /// What other processes of the node are told. An error: why the driver does not show the allocation.
+    ///
+    /// # Errors
+    ///
+    /// That reason.
+    pub fn shown(&self) -> Result<&[u8; BYTES], &Arc<str>> {
         self.shown.as_ref()
     }
 
@@ -233,6 +240,10 @@ impl Drop for Offering {
             lock(&OFFERED).retain(|(known, _)| known != key);
         }
     }
+}
+
+fn no_handle(address: u64) -> Arc<str> {
+    format!("the driver gives no handle of the allocation at {address:#x}").into()
 }
 
 /// The handles of allocations, by their numbers, and of those that have none.
@@ -350,7 +361,7 @@ mod tests {
         Offering {
             address: 4096,
             len,
-            shown: None,
+            shown: Err("a test".into()),
             export: None,
             own: Mutex::default(),
         }
