@@ -16,11 +16,14 @@ use super::communicator::Communicator;
 use super::group::{CHANNEL_RANKS, Membership, SUB_SHIFT, sub_context};
 use super::ids::{IDS, Turn, WORDS};
 use super::levels::Levels;
+use super::pieces::kept::KeptBounce;
 use super::state::CommState;
 use super::tags::Tags;
 use super::worker::{Retired, Worker};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::matching::OWN_CONTEXTS;
+use onecopy_shm::coll::Channel;
 use onecopy_shm::coll::line::reached;
 use onecopy_shm::layout::ChannelPart;
 use std::sync::{Arc, PoisonError};
@@ -290,6 +293,7 @@ impl Worker {
                 members: state.members,
                 me: state.me,
                 channel_ends: state.channel_ends,
+                bounce: state.bounce,
             });
         }
         true
@@ -304,7 +308,8 @@ impl Worker {
         } = self;
         let lives = &engine.lives;
         let channels = &mut collectives.channels;
-        collectives.retired.retain(|retired| {
+        let mut ended = Vec::new();
+        collectives.retired.retain_mut(|retired| {
             let left = retired
                 .channel_ends
                 .iter()
@@ -320,9 +325,39 @@ impl Worker {
                 if let Some(own) = retired.channel_ends.get(retired.me) {
                     own.close();
                 }
+                ended.push(Ended {
+                    ends: std::mem::take(&mut retired.channel_ends),
+                    members: Arc::clone(&retired.members),
+                    me: retired.me,
+                    bounce: std::mem::take(&mut retired.bounce),
+                });
             }
             !left
         });
+        ended.into_iter().for_each(|ended| ended.give_back(engine));
+    }
+}
+
+/// A communicator whose channel is taken back.
+struct Ended {
+    ends: Vec<Channel>,
+    members: Arc<[u32]>,
+    me: usize,
+    bounce: KeptBounce,
+}
+
+impl Ended {
+    /// Gives its buffers back, once no member writes there. Only one writes that calls a collective which this rank did
+    /// not call, and it sees that the channel is closed.
+    fn give_back(self, engine: &mut Engine) {
+        if self.bounce.own_bytes() == 0 {
+            return;
+        }
+        for (place, (end, &rank)) in self.ends.iter().zip(&*self.members).enumerate() {
+            if place != self.me {
+                engine.spin_until_idle_or_dead(rank, |_| end.is_writing());
+            }
+        }
     }
 }
 

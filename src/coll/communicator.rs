@@ -353,6 +353,12 @@ fn answer(
                 .inspect(|bytes| end.answer(stage, &request, bytes))
                 .is_some()
         }
+        Some(Some(Served::Kept)) => {
+            let bytes = state.bounce.own().get(offset..to);
+            bytes
+                .inspect(|bytes| end.answer(stage, &request, bytes))
+                .is_some()
+        }
         _ => false,
     }
 }

@@ -89,6 +89,8 @@ pub(crate) enum Served {
     Loan(LoanRange),
     /// The temporary buffer of the collective.
     Temp,
+    /// The bounce buffer that the communicator keeps.
+    Kept,
 }
 
 /// What a rank serves to the others in one collective.

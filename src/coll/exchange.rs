@@ -212,12 +212,12 @@ impl Exchange {
         let (plan, way, blocking) = (&self.plan, shared.way, shared.blocking);
         let message = match plan.unmapped_part(memory, state, way) {
             Some((placement, part)) => {
-                if placement == Placement::Pieces
-                    && self.begin_pieces(cx.over_channel(), part.range)?
-                {
+                let in_pieces = placement == Placement::Pieces && blocking;
+                if in_pieces && self.begin_pieces(cx.over_channel(), part.range)? {
                     return Ok(());
                 }
-                (placement == Placement::Message || self.pending.is_empty()).then_some(part)
+                // Two that wait and both give would cross messages.
+                (!in_pieces || self.pending.is_empty()).then_some(part)
             }
             None => None,
         };

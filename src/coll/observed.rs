@@ -36,7 +36,12 @@ pub(super) struct Timed {
     pub(super) begun: Option<Instant>,
     /// The way that was chosen for that.
     pub(super) rival: Rival,
+    /// Whether it need not be timed: the way is the usual one, of which others are.
+    pub(super) is_usual: bool,
 }
+
+/// Of so many collectives in the usual way one is timed, where a rank has to wait for that. Chosen by magnitude.
+const TIMED: u32 = 8;
 
 /// What was seen of each kind of collective, from its first long one on.
 #[derive(Debug, Default)]
@@ -74,12 +79,15 @@ impl ObservedKinds {
                 self.0.len() - 1
             }
         };
-        let rival = self.0[index].1.decide(&peer.policy.thresholds, bytes)?;
+        let observed = &mut self.0[index].1;
+        let rival = observed.decide(&peer.policy.thresholds, bytes)?;
+        let is_usual = !observed.is_trying() && !observed.transfers().is_multiple_of(TIMED);
         Some(Timed {
             kind,
             bytes,
             begun: None,
             rival,
+            is_usual,
         })
     }
 

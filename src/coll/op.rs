@@ -28,7 +28,7 @@ pub(crate) enum Body {
     Swap(Swap),
     Fold(Fold),
     TreeFold(TreeFold),
-    Pieces(Pieces),
+    Pieces(Box<Pieces>),
     Stream(Stream),
     MessageExchange(Box<MessageExchange>),
     MessageChain(Box<MessageChain>),

@@ -47,8 +47,8 @@ pub(crate) struct Pieces {
     transfer: PieceTransfer,
     /// The first byte of the vectors that this rank combines, and how many.
     taken: (usize, usize),
-    /// Bytes that the other one combines.
-    given: usize,
+    /// What of its own the other one combines: the first byte, and how many.
+    given: (usize, usize),
 }
 
 /// The other rank's bytes of a piece, where this one can read them.
@@ -68,16 +68,16 @@ impl Pieces {
         taken: (usize, usize),
     ) -> Self {
         let range = |(begin, end): (usize, usize)| (begin, end.saturating_sub(begin));
-        let (begin, len) = range(given);
+        let given = range(given);
         let taken = range(taken);
         let elem = plan.elem.size();
         Self {
-            transfer: PieceTransfer::new(plan.send.part(begin, len), taken.1, elem),
+            transfer: PieceTransfer::new(plan.send.part(given.0, given.1), taken.1, elem),
             fold: Fold::new(plan),
             scheme,
             way: Way::Unknown,
             taken,
-            given: len,
+            given,
         }
     }
 
@@ -101,12 +101,12 @@ impl Pieces {
         state: &CommState,
         way: Option<Rival>,
     ) -> bool {
-        let given = (1 - state.me, self.given);
+        let given = (1 - state.me, self.given.1);
         let in_pieces = || {
             let placement = unmapped_placement(self.scheme, memory, state, given, way);
             placement == Some(Placement::Pieces)
         };
-        self.given > 0
+        self.given.1 > 0
             && self.transfer.most() <= PIECE
             && memory.range_of(&self.fold.plan.send).heap.is_none()
             && in_pieces()
@@ -199,7 +199,15 @@ impl Pieces {
             return false;
         }
         let transfer = &self.transfer;
-        let needed = (transfer.read() + transfer.taken_unit()).min(self.given);
+        // What the result replaces, among what this rank gives.
+        let begin = self.fold.result_at(self.taken.0 + transfer.read());
+        let (first, given) = self.given;
+        let needed = (begin + transfer.taken_unit())
+            .saturating_sub(first)
+            .min(given);
+        if begin >= first + given {
+            return false;
+        }
         if transfer.gives() {
             return transfer.written() < needed;
         }

@@ -121,8 +121,8 @@ pub(crate) fn put_to_all(
     Ok(())
 }
 
-/// Lets `f` write into buffers of `places`, unless one of them has given the communicator up. What belonged to that one
-/// may be used for something else.
+/// Lets `f` write into buffers of `places`, unless one of them has given the communicator up, or has freed it. What
+/// belonged to that one may be used for something else.
 fn writing<R>(
     state: &CommState,
     places: impl IntoIterator<Item = usize>,
@@ -130,7 +130,13 @@ fn writing<R>(
 ) -> Result<R> {
     let own = state.own();
     own.begin_writes();
-    let lost = places.into_iter().find_map(|place| state.failure_of(place));
+    let lost = places.into_iter().find_map(|place| {
+        let is_open = state.channel_ends[place].tag() == state.tag;
+        let given_up = || Error::given_up(state.members[place] as usize);
+        state
+            .failure_of(place)
+            .or_else(|| (!is_open).then(given_up))
+    });
     let result = lost.map_or_else(f, Err);
     own.end_writes();
     result

@@ -91,7 +91,7 @@ fn combining(plan: FoldPlan, to: &Recipients, scheme: NodeScheme, state: &CommSt
     } = scheme
     {
         let (given, taken) = pieces(&plan, to, state);
-        return Body::Pieces(Pieces::new(plan, scheme, given, taken));
+        return Body::Pieces(Box::new(Pieces::new(plan, scheme, given, taken)));
     }
     match (plan.algorithm, plan.recv) {
         (Algorithm::Tree, _) => Body::TreeFold(TreeFold::new(plan)),

@@ -9,6 +9,7 @@ use super::group::CHANNEL_RANKS;
 use super::ids::{Ids, InContext};
 use super::levels::Levels;
 use super::nodes::MembersByNode;
+use super::pieces::kept::KeptBounce;
 use super::select::{self, PlacementLimits};
 use super::start::Call;
 use super::state::{CommState, Tuning};
@@ -56,6 +57,8 @@ pub(crate) struct Retired {
     pub(crate) members: Arc<[u32]>,
     pub(crate) me: usize,
     pub(crate) channel_ends: Vec<Channel>,
+    /// Where the other one of two may still read pieces.
+    pub(crate) bounce: KeptBounce,
 }
 
 impl Collectives {

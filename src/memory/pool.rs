@@ -321,12 +321,27 @@ impl Pool {
     #[must_use]
     pub fn try_take_collective(&self, bytes: usize) -> Option<PoolBuf> {
         let common = self.common();
+        let buf = self.take_charged(bytes, common.settings.collective_share);
+        if buf.is_none() {
+            common.refusals.fetch_add(1, Ordering::Relaxed);
+        }
+        buf
+    }
+
+    /// The same of a buffer that outlives its collective: within half of that part, so that others find room.
+    #[must_use]
+    pub fn try_take_kept(&self, bytes: usize) -> Option<PoolBuf> {
+        self.take_charged(bytes, self.common().settings.collective_share / 2)
+    }
+
+    /// Takes a shared buffer, if collectives hold no more than `share` then.
+    fn take_charged(&self, bytes: usize, share: u64) -> Option<PoolBuf> {
+        let common = self.common();
         let buckets = &common.settings.buckets;
         let size = match buckets.index(bytes) {
             Some(bucket) => buckets.size(bucket) as u64,
             None => bytes.checked_next_multiple_of(PAGE)? as u64,
         };
-        let share = common.settings.collective_share;
         let charge = |used: u64| used.checked_add(size).filter(|&used| used <= share);
         let charged = common
             .collective
@@ -342,11 +357,7 @@ impl Pool {
             buf
         });
         // A buffer that peers cannot read gives its charge back as it is dropped here.
-        let buf = buf.flatten().filter(|buf| buf.offset().is_some());
-        if buf.is_none() {
-            common.refusals.fetch_add(1, Ordering::Relaxed);
-        }
-        buf
+        buf.flatten().filter(|buf| buf.offset().is_some())
     }
 
     /// Releases what is cold, if it is time to look, and says whether it was. Cheap when it is not. Called from

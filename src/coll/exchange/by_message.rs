@@ -224,9 +224,11 @@ impl Exchange {
             ..
         } = self;
         let (_, state, _, shared) = cx.over_channel().parts();
-        // Where both ranks wait in the call, the giver goes by what this one knows, too.
-        let in_pieces = shared.alone && state.bounce.is_at_others_hand();
+        // Where both ranks wait in the call, the giver goes by what this one knows, too. If both give, a buffer is
+        // always there.
         let gives = plan.readers != Readers::Nobody;
+        let at_hand = gives || shared.alone && state.bounce.is_at_others_hand();
+        let in_pieces = shared.blocking && at_hand;
         for &place in &*pending {
             let (_, len) = plan.takes.of(place);
             let (memory, state, ..) = cx.over_channel().parts();
@@ -236,7 +238,7 @@ impl Exchange {
             let placement = unmapped_placement(plan.scheme, memory, state, (place, given), way);
             if match placement {
                 Some(Placement::Message) => true,
-                Some(Placement::Pieces) => !gives && !in_pieces,
+                Some(Placement::Pieces) => !in_pieces,
                 _ => false,
             } {
                 let (mut messenger, state, seq) = cx.by_messages();

@@ -4,8 +4,11 @@
 //!
 //! Each rank has a buffer of its own at most. It is *lent* from the collective whose pieces the other rank reads there.
 //! It is back when that one has answered there, and this rank has read that. A line says which of the two buffers has
-//! the pieces. Blocking collectives alone use them, where no other one is under way on this rank: so both
-//! ranks see the same order. No collective waits until its pieces in a kept buffer are read.
+//! the pieces.
+//!
+//! Only a buffer that is not lent is replaced by a longer one. It stays until the communicator is gone on the other
+//! rank, too. Blocking collectives alone use kept buffers, where no other one is under way on this rank: so both ranks
+//! see the same order. No collective waits until its pieces in a kept buffer are read.
 
 use crate::memory::pool::{Pool, PoolBuf};
 use onecopy_btl::RemoteRange;
@@ -41,11 +44,11 @@ pub(super) enum KeptPlace {
 
 impl KeptBounce {
     /// Bytes of this rank's own buffer.
-    pub(super) fn own_bytes(&self) -> usize {
+    pub(in crate::coll) fn own_bytes(&self) -> usize {
         self.own.as_ref().map_or(0, |own| own.len())
     }
 
-    pub(super) fn own(&self) -> &[u8] {
+    pub(in crate::coll) fn own(&self) -> &[u8] {
         self.own.as_deref().unwrap_or_default()
     }
 
@@ -120,10 +123,11 @@ impl KeptBounce {
         if !is_read {
             return None;
         }
-        if self.own_bytes() < wanted {
-            // The other rank learns of the new one before it gives anything.
-            let longer = pool.try_take_collective(wanted);
-            if longer.is_some() || self.own.is_none() {
+        // While it is lent, the other rank may believe that it can write there.
+        if self.own_bytes() < wanted && self.lent.is_none() {
+            let longer = pool.try_take_kept(wanted);
+            let longer = longer.or_else(|| pool.try_take_kept(SHORTEST));
+            if longer.as_ref().map_or(0, |longer| longer.len()) > self.own_bytes() {
                 self.own = longer;
             }
         }

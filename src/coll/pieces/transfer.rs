@@ -33,10 +33,6 @@ const CROSSED: usize = 2;
 /// "Collectives"). The number is chosen by magnitude.
 const POLLS: usize = 128;
 
-/// Of so many collectives a rank that only gives times two, one for each of two ranks that do so in turn. Chosen by
-/// magnitude.
-const TIMED: u32 = 16;
-
 /// Where a piece stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::coll) enum Place {
@@ -153,10 +149,10 @@ impl PieceTransfer {
         if let KeptPlace::Own = place {
             self.room = range.len as usize / PIECE;
             state.bounce.lend(seq);
+            shared.served[GIVEN] = Some(Served::Kept);
         }
         // Who takes nothing is timed seldom, since it has to wait then: how long the other one reads is a part of that.
-        let is_timed = both || seq % TIMED < 2;
-        shared.timed = shared.timed.filter(|_| is_timed);
+        shared.timed = shared.timed.filter(|timed| both || !timed.is_usual);
         let waits = !state.bounce.is_mapped() || !both && shared.timed.is_some();
         shared.readers = match waits {
             true => Readers::Everyone,
@@ -176,9 +172,10 @@ impl PieceTransfer {
         let mut line = [0u8; INLINE];
         describe(bounce, &mut line[..24]);
         describe_message(self.given.len, &mut line[24..]);
+        let blocking = cx.shared.blocking;
         let (memory, state, ..) = cx.parts();
         self.gives = true;
-        self.may_cross = self.taken > 0 && reaches_all(memory.peers(), state);
+        self.may_cross = self.taken > 0 && blocking && reaches_all(memory.peers(), state);
         let in_few = self.may_cross || flag != 0;
         self.written.unit = self.unit(self.given.len, in_few);
         self.copy_piece(cx)?;

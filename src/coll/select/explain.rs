@@ -281,20 +281,19 @@ impl Table {
             reason
                 .push_str("; other, in calls that wait: by the kernel or not, as times were seen");
         }
-        let one_gives = matches!(
-            scheme,
-            NodeScheme::Exchange {
-                pair: Some(Pair::OneGives),
-                ..
-            }
-        );
-        if one_gives && plain == Placement::Pieces {
+        let in_pieces = plain == Placement::Pieces;
+        let pair = match scheme {
+            NodeScheme::Exchange { pair, .. } if in_pieces => pair,
+            _ => None,
+        };
+        if pair == Some(Pair::OneGives) {
             reason.push_str("; other: as a message if a rank gives twice in a row");
         }
-        if plain != unlearned || one_gives && plain == Placement::Pieces {
+        if plain != unlearned || pair.is_some() {
+            let moves = matches!(scheme, NodeScheme::Exchange { .. });
             reason.push_str("; other, in calls that do not wait: ");
             reason.push_str(match unlearned {
-                Placement::Pieces if !one_gives => "in pieces",
+                Placement::Pieces if !moves => "in pieces",
                 _ => "as a message",
             });
         }

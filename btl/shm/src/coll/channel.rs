@@ -134,6 +134,8 @@ impl Channel {
     /// The owner's end serves no communicator any more.
     pub fn close(&self) {
         self.set_tag(0);
+        // As of `failed`: a member that writes here has seen that, or this rank sees that it writes.
+        crate::sync::fence(Ordering::SeqCst);
     }
 
     fn set_tag(&self, tag: u64) {
