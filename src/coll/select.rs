@@ -4,6 +4,7 @@
 pub mod explain;
 pub mod levels;
 
+use super::pieces::kept::LONGEST as BOUNCE_LONGEST;
 use super::{Collective, ElemType};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
@@ -285,9 +286,11 @@ impl NodeScheme {
                 one_reader: true,
                 pair,
                 ..
-            } if !mapped && is_over_calls(len, limits) => match pair.is_some() && limits.maps {
-                true => Placement::Pieces,
-                false => Placement::Message,
+            } if !mapped && is_over_calls(len, limits) => match pair {
+                Some(Pair::BothGive) if limits.maps => Placement::Pieces,
+                // A message has more chunks than a bounce buffer has room.
+                Some(Pair::OneGives) if limits.maps && len <= BOUNCE_LONGEST => Placement::Pieces,
+                _ => Placement::Message,
             },
             Self::Combine {
                 in_pieces: true,

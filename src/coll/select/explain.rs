@@ -10,6 +10,7 @@ use super::{
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::nodes::MembersByNode;
 use crate::coll::observed;
+use crate::coll::pieces::kept::LONGEST as BOUNCE_LONGEST;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use crate::memory::channels;
 use onecopy_btl::LayerId;
@@ -208,6 +209,7 @@ impl Table {
             self.limits.slot + 1,
             COLL_SLOT_LONG + 1,
             self.temp_max + 1,
+            BOUNCE_LONGEST + 1,
             seeds::HALVES_MIN,
             seeds::BOTH_COPY_MIN,
             seeds::HELPED_MIN,
