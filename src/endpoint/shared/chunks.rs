@@ -79,6 +79,14 @@ impl SharedMemory {
     }
 }
 
+/// A chunk to be sent.
+#[derive(Clone, Copy)]
+struct NextChunk {
+    chunk: ChunkName,
+    /// Where the record ends that a chunk of the peer's came with.
+    position: u64,
+}
+
 /// To the peer.
 impl SharedMemory {
     #[inline]
@@ -92,9 +100,10 @@ impl SharedMemory {
         if !self.tx.as_mut().is_some_and(|tx| tx.claim_would_fit(1)) {
             return Put::NoRoom;
         }
-        let Some((chunk, position)) = self.take_chunk(home, naming) else {
+        let Some(next) = self.take_chunk(home, naming) else {
             return Put::NoChunk;
         };
+        let chunk = next.chunk;
         let mut is_written = true;
         let shown = source.show(|offset, bytes| {
             is_written &= match chunk {
@@ -106,11 +115,11 @@ impl SharedMemory {
             };
         });
         if shown.is_err() || !is_written {
-            self.untake(home, chunk, position);
+            self.untake(home, next);
             return Put::Withdrawn;
         }
         let Some(mut claim) = self.tx.as_mut().and_then(|tx| tx.claim(1)) else {
-            self.untake(home, chunk, position);
+            self.untake(home, next);
             return Put::NoRoom;
         };
         if let ChunkName::Returned(_) = chunk {
@@ -132,15 +141,17 @@ impl SharedMemory {
         }
     }
 
-    /// The chunk to send next: one of the peer's that it can have back, one that has come back, any other. And where
-    /// the record ends that the peer's came with.
+    /// The chunk to send next: one of the peer's that it can have back, one that has come back, any other.
     #[inline]
-    fn take_chunk(&mut self, home: &mut Home, naming: Naming) -> Option<(ChunkName, u64)> {
+    fn take_chunk(&mut self, home: &mut Home, naming: Naming) -> Option<NextChunk> {
         if self.can_return(naming.total, naming.len)
             && let Some((position, chunk)) = self.kept.take(self.rx.published())
         {
             self.sent_warm = true;
-            return Some((ChunkName::Returned(chunk), position));
+            return Some(NextChunk {
+                chunk: ChunkName::Returned(chunk),
+                position,
+            });
         }
         let share = naming.share.max(1);
         // The receiver's tail is looked at only when chunks are short: its line travels for that.
@@ -155,7 +166,10 @@ impl SharedMemory {
         let warm = self.came_back.pop_front();
         self.sent_warm = warm.is_some();
         let chunk = warm.or_else(|| home.take())?;
-        Some((ChunkName::Sent(chunk), 0))
+        Some(NextChunk {
+            chunk: ChunkName::Sent(chunk),
+            position: 0,
+        })
     }
 
     /// A hint that the first `len` bytes of a chunk are read next, for the receive that is looked up meanwhile.
@@ -170,10 +184,10 @@ impl SharedMemory {
 
     /// A chunk was taken and nothing was sent in it.
     #[cold]
-    fn untake(&mut self, home: &mut Home, chunk: ChunkName, position: u64) {
-        match chunk {
+    fn untake(&mut self, home: &mut Home, next: NextChunk) {
+        match next.chunk {
             ChunkName::Sent(chunk) => home.pool().give(chunk),
-            ChunkName::Returned(chunk) => self.kept.put_back((position, chunk)),
+            ChunkName::Returned(chunk) => self.kept.put_back((next.position, chunk)),
         }
     }
 
