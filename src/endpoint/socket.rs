@@ -34,7 +34,7 @@ use super::{BadRecord, CooperativeBlock, Endpoint, Medium, Naming, Pack, Part, P
 use closing::Closing;
 use feed::{End, Feed};
 use frame::{FrameKind, HEAD, NAMING_MAX};
-use input::{Input, Parsed};
+use input::{FedInput, Input, Parsed};
 use lane::{Carrier, LastOffer, PairLane};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
@@ -43,6 +43,7 @@ use onecopy_shm::copy::Kernel;
 use onecopy_shm::fault;
 use onecopy_shm::layout::{ChunkIndex, ChunkName, OutOfBounds};
 use output::{ChunkOutcome, Output, Sending};
+use shared_lanes::NamedLane;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -191,7 +192,7 @@ impl Socket {
         if self.closing.has_ended() && self.lane_state.is_none() {
             return;
         }
-        let (mut feed, input) = match self.feed() {
+        let FedInput { mut feed, input } = match self.feed() {
             Some(found) => found,
             None => return,
         };
@@ -212,10 +213,10 @@ impl Socket {
         }
     }
 
-    /// Where the next bytes from the peer are read, and the input that reads them. That is what is left of a lane, a
-    /// lane, or the socket. None: there is no connection yet.
+    /// Where the next bytes from the peer are read: what is left of a lane, a lane, or the socket. None: there is no
+    /// connection yet.
     #[inline]
-    fn feed(&mut self) -> Option<(Feed<'_>, &mut Input)> {
+    fn feed(&mut self) -> Option<FedInput<'_>> {
         let socket = self.stream.as_ref()?.fd.as_fd();
         let mut feed = Feed {
             carry_over: None,
@@ -228,13 +229,19 @@ impl Socket {
                 feed.lane = lane_state
                     .lane
                     .filter(|_| !lane_state.handshake.sent_end)
-                    .map(|lane| (&lane_state.lanes, lane));
+                    .map(|name| NamedLane {
+                        lanes: &lane_state.lanes,
+                        name,
+                    });
             }
             if !lane_state.incoming.carry_over.is_empty() {
                 feed.carry_over = Some(&mut lane_state.incoming.carry_over);
             }
         }
-        Some((feed, &mut self.input))
+        Some(FedInput {
+            feed,
+            input: &mut self.input,
+        })
     }
 
     /// Finds the next record in what was read. `false`: more has to be read first.
@@ -261,7 +268,7 @@ impl Socket {
 
     /// Looks for more of the chunk that is under way. `true`: nothing else is to be looked for.
     fn look_for_part(&mut self) -> bool {
-        let Some((mut feed, input)) = self.feed() else {
+        let Some(FedInput { mut feed, input }) = self.feed() else {
             return true;
         };
         if input.find_part(&mut feed) {
@@ -396,7 +403,7 @@ impl Medium for Socket {
 
     #[inline]
     fn pass(&mut self, _: Record, _: Option<ChunkName>) -> bool {
-        if let Some((mut feed, input)) = self.feed() {
+        if let Some(FedInput { mut feed, input }) = self.feed() {
             input.advance(&mut feed);
         }
         // What no receive wants of a chunk is read there, and the next record with it.
@@ -425,7 +432,7 @@ impl Medium for Socket {
             .lane_state
             .as_ref()
             .is_some_and(|lane_state| lane_state.incoming.by_lane);
-        let Some((mut feed, input)) = self.feed() else {
+        let Some(FedInput { mut feed, input }) = self.feed() else {
             return onecopy_shm::layout::check_range("the chunk of no frame", 0, 1, 0);
         };
         let read = input.read_part(&mut feed, offset, out);

@@ -439,9 +439,9 @@ impl Engine {
         for peer in self.peers.iter_mut().flatten() {
             if let Some(wire) = peer.endpoint.wire() {
                 LayerId::WIRE.count(counters, wire.take_read());
-                let (taken_over, given_back) = wire.take_changes();
-                counters.lane_connects += taken_over;
-                counters.lane_demotions += given_back;
+                let changes = wire.take_changes();
+                counters.lane_connects += changes.taken_over;
+                counters.lane_demotions += changes.given_back;
             }
         }
         if let Some(lanes) = self.wires.as_ref().and_then(|wires| wires.open_lanes()) {

@@ -4,8 +4,8 @@
 
 use super::feed::End;
 use super::frame::{FrameKind, HEAD};
-use super::lane::{Carrier, PairLane};
-use super::shared_lanes::SharedLanes;
+use super::lane::{Carrier, LaneChanges, PairLane};
+use super::shared_lanes::{NamedLane, SharedLanes};
 use super::{SKIPS, Socket};
 use crate::endpoint::{Pack, Put};
 use nix::errno::Errno;
@@ -53,15 +53,12 @@ impl Socket {
         }
     }
 
-    /// How often a lane has taken over and how often it was given up, since this was last asked.
-    pub(crate) fn take_changes(&mut self) -> (u64, u64) {
-        match &mut self.lane_state {
-            Some(lane_state) => (
-                std::mem::take(&mut lane_state.taken_over),
-                std::mem::take(&mut lane_state.given_back),
-            ),
-            None => (0, 0),
-        }
+    /// The changes of what carries the frames, since this was last asked.
+    pub(crate) fn take_changes(&mut self) -> LaneChanges {
+        let lane_state = self.lane_state.as_mut();
+        lane_state.map_or_else(LaneChanges::default, |lane_state| {
+            std::mem::take(&mut lane_state.changes)
+        })
     }
 
     /// Writes what can be written, where there may be a lane.
@@ -202,25 +199,28 @@ impl Socket {
     }
 
     /// The lane, as long as it carries what goes to the peer.
-    fn lane(&self) -> Option<(&SharedLanes, u64)> {
+    fn lane(&self) -> Option<NamedLane<'_>> {
         let lane_state = self.lane_state.as_ref()?;
-        let lane = lane_state
+        let name = lane_state
             .lane
             .filter(|_| lane_state.outgoing.carrier == Carrier::Lane)?;
-        Some((&lane_state.lanes, lane))
+        Some(NamedLane {
+            lanes: &lane_state.lanes,
+            name,
+        })
     }
 
     /// Lets the peer read memory of the program by the lane, if that is worth it and possible.
     pub(in crate::endpoint) fn show(&self, bytes: &[u8]) -> Option<ExposedMemory> {
-        let (lanes, lane) = self.lane()?;
-        lanes.lock().show(lane, bytes)
+        let lane = self.lane()?;
+        lane.lanes.lock().show(lane.name, bytes)
     }
 
     /// The reads of the peer's memory, if the lane can do that.
     pub(in crate::endpoint) fn remote_reads(&self) -> Option<RemoteReads<'_>> {
-        let (lanes, lane) = self.lane()?;
-        let can = lanes.lock().can_post_reads(lane);
-        can.then_some(RemoteReads { lanes, lane })
+        let lane = self.lane()?;
+        let can = lane.lanes.lock().can_post_reads(lane.name);
+        can.then_some(RemoteReads(lane))
     }
 
     /// Sends a record and its chunk by the lane, if it has room for any of it. What it has no room for is copied. As by
@@ -274,34 +274,35 @@ impl Socket {
 }
 
 /// Reads of memory of a peer, which it has shown.
-pub(crate) struct RemoteReads<'s> {
-    lanes: &'s SharedLanes,
-    lane: u64,
-}
+pub(crate) struct RemoteReads<'s>(NamedLane<'s>);
 
 impl RemoteReads<'_> {
     /// Posts reads; how many bytes are on their way.
     pub(crate) fn post_read(&self, token: u64, from: RemoteAddress, len: u64) -> u64 {
-        self.lanes.lock().post_read(self.lane, token, from, len)
+        let NamedLane { lanes, name } = self.0;
+        lanes.lock().post_read(name, token, from, len)
     }
 
     /// Whether the next ones are here. Once they failed, the reads of that token are over.
     pub(crate) fn next(&self, token: u64) -> ReadState {
-        let mut lanes = self.lanes.lock();
-        let state = lanes.read_state(self.lane, token);
+        let NamedLane { lanes, name } = self.0;
+        let mut lanes = lanes.lock();
+        let state = lanes.read_state(name, token);
         if state == ReadState::Failed {
-            lanes.release_read(self.lane, token);
+            lanes.release_read(name, token);
         }
         state
     }
 
     /// Copies a part of them.
     pub(crate) fn read(&self, token: u64, offset: usize, out: &mut [u8]) {
-        self.lanes.lock().copy_read(self.lane, token, offset, out);
+        let NamedLane { lanes, name } = self.0;
+        lanes.lock().copy_read(name, token, offset, out);
     }
 
     /// They were copied.
     pub(crate) fn pass(&self, token: u64) {
-        self.lanes.lock().release_read(self.lane, token);
+        let NamedLane { lanes, name } = self.0;
+        lanes.lock().release_read(name, token);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where the bytes of a peer's stream come from: what a lane had left, a lane, or the socket.
 
-use super::shared_lanes::SharedLanes;
+use super::shared_lanes::NamedLane;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::sys::uio::readv;
@@ -56,7 +56,7 @@ impl CarryOver {
 /// What is read from, each before the next one.
 pub(super) struct Feed<'f> {
     pub(super) carry_over: Option<&'f mut CarryOver>,
-    pub(super) lane: Option<(&'f SharedLanes, u64)>,
+    pub(super) lane: Option<NamedLane<'f>>,
     pub(super) socket: Option<BorrowedFd<'f>>,
 }
 
@@ -69,7 +69,7 @@ impl Feed<'_> {
             .map_or(0, |carry_over| carry_over.len());
         let lane = self
             .lane
-            .map_or(0, |(lanes, name)| lanes.lock().unread(name));
+            .map_or(0, |lane| lane.lanes.lock().unread(lane.name));
         let socket = self
             .socket
             .map_or(0, |socket| backlog::unread(socket).unwrap_or(0));
@@ -83,9 +83,9 @@ impl Feed<'_> {
             count += carry_over.take(out);
         }
         if count == 0
-            && let Some((lanes, name)) = self.lane
+            && let Some(lane) = self.lane
         {
-            count += lanes.lock().read(name, out);
+            count += lane.lanes.lock().read(lane.name, out);
         }
         count
     }

@@ -67,6 +67,12 @@ pub(super) struct Input {
     failed: Option<Errno>,
 }
 
+/// An input, and what it reads.
+pub(super) struct FedInput<'f> {
+    pub(super) feed: Feed<'f>,
+    pub(super) input: &'f mut Input,
+}
+
 impl Input {
     pub(super) fn new() -> Self {
         Self {

@@ -72,6 +72,15 @@ pub(super) struct IncomingFrames {
     held: Vec<u8>,
 }
 
+/// How often what carries the frames of a pair has changed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LaneChanges {
+    /// To a lane.
+    pub(crate) taken_over: u64,
+    /// Back to the stream.
+    pub(crate) given_back: u64,
+}
+
 /// The lane of a pair.
 #[derive(Debug)]
 pub(super) struct PairLane {
@@ -85,8 +94,7 @@ pub(super) struct PairLane {
     /// Polls of the stream that were left out.
     pub(super) skipped: u32,
     pub(super) retry: Retry,
-    pub(super) taken_over: u64,
-    pub(super) given_back: u64,
+    pub(super) changes: LaneChanges,
     /// Why no lane carries frames, as far as this rank knows it.
     pub(super) why_not: Option<String>,
 }
@@ -123,8 +131,7 @@ impl PairLane {
             incoming: IncomingFrames::default(),
             skipped: 0,
             retry: Retry::new(),
-            taken_over: 0,
-            given_back: 0,
+            changes: LaneChanges::default(),
             why_not: None,
         }
     }
@@ -252,7 +259,7 @@ impl PairLane {
                 // What lanes send each other beside the stream may go from now on.
                 self.outgoing.device_backlog = !self.lanes.lock().push(lane);
             }
-            self.taken_over += 1;
+            self.changes.taken_over += 1;
             self.retry.carries(Instant::now());
             self.why_not = None;
         }
@@ -299,7 +306,7 @@ impl PairLane {
         }
         if self.outgoing.carrier != Carrier::Stream {
             self.outgoing.carrier = Carrier::AwaitingEnd;
-            self.given_back += 1;
+            self.changes.given_back += 1;
         }
         Some(received)
     }

@@ -18,3 +18,10 @@ impl SharedLanes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// One of the lanes of a device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NamedLane<'l> {
+    pub(super) lanes: &'l SharedLanes,
+    pub(super) name: u64,
+}
