@@ -69,12 +69,33 @@ pub(crate) struct Set {
     noted: Mutex<Vec<u32>>,
 }
 
-/// The events to wait for. The end of a connection is always among them.
-fn flags(read: bool, write: bool) -> EpollFlags {
-    let mut flags = EpollFlags::EPOLLRDHUP;
-    flags.set(EpollFlags::EPOLLIN, read);
-    flags.set(EpollFlags::EPOLLOUT, write);
-    flags
+/// What a descriptor is watched for, besides the end of its connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Interest {
+    pub(super) read: bool,
+    pub(super) write: bool,
+}
+
+impl Interest {
+    pub(super) const NONE: Self = Self {
+        read: false,
+        write: false,
+    };
+    pub(super) const READ: Self = Self {
+        read: true,
+        write: false,
+    };
+    pub(super) const WRITE: Self = Self {
+        read: false,
+        write: true,
+    };
+
+    fn flags(self) -> EpollFlags {
+        let mut flags = EpollFlags::EPOLLRDHUP;
+        flags.set(EpollFlags::EPOLLIN, self.read);
+        flags.set(EpollFlags::EPOLLOUT, self.write);
+        flags
+    }
 }
 
 impl Set {
@@ -104,9 +125,9 @@ impl Set {
         &self,
         fd: impl AsFd,
         source: EventSource,
-        (read, write): (bool, bool),
+        interest: Interest,
     ) -> nix::Result<()> {
-        let event = EpollEvent::new(flags(read, write), source.word());
+        let event = EpollEvent::new(interest.flags(), source.word());
         self.epoll.add(fd, event)
     }
 
@@ -115,9 +136,9 @@ impl Set {
         &self,
         fd: impl AsFd,
         source: EventSource,
-        (read, write): (bool, bool),
+        interest: Interest,
     ) -> nix::Result<()> {
-        let mut event = EpollEvent::new(flags(read, write), source.word());
+        let mut event = EpollEvent::new(interest.flags(), source.word());
         self.epoll.modify(fd, &mut event)
     }
 
@@ -162,7 +183,7 @@ impl Hub {
 
     /// Watches a descriptor for bytes to read, until it is closed.
     pub(crate) fn watch(&self, fd: impl AsFd, source: EventSource) -> nix::Result<()> {
-        self.set.add(fd, source, (true, false))
+        self.set.add(fd, source, Interest::READ)
     }
 
     /// Looks in which each of so many descriptors is found once if it is ready: the kernel tells of them in turn.
@@ -224,7 +245,7 @@ mod tests {
             .map(|rank| {
                 let one = EventFd::from_value(1).expect("eventfd");
                 let source = EventSource::Pair(rank);
-                set.add(&one, source, (true, false)).expect("added");
+                set.add(&one, source, Interest::READ).expect("added");
                 one
             })
             .collect();

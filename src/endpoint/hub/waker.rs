@@ -9,7 +9,7 @@
 //! it. A ring finds the doorbell armed, or the rank awake, which looks again before its next sleep. A ring too many,
 //! for what the rank has read meanwhile, is a look in vain.
 
-use super::{Doorbell, EventSource, Set};
+use super::{Doorbell, EventSource, Interest, Set};
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -36,7 +36,7 @@ impl Waker {
         let armed = Arc::new(EventFd::from_value_and_flags(0, flags)?);
         let nonblocking = flags | EfdFlags::EFD_NONBLOCK;
         let stop = Arc::new(EventFd::from_value_and_flags(0, nonblocking)?);
-        set.add(&*stop, EventSource::Stop, (true, false))?;
+        set.add(&*stop, EventSource::Stop, Interest::READ)?;
         let thread = Thread {
             set: Arc::clone(&set),
             doorbell,

@@ -16,7 +16,7 @@ mod message;
 mod outbound;
 
 use super::options::{self, SocketSettings};
-use crate::endpoint::hub::{EventSource, Set};
+use crate::endpoint::hub::{EventSource, Interest, Set};
 use inbound::InboundConnection;
 use onecopy_shm::attended::AttendedTime;
 use outbound::OutboundConnection;
@@ -98,7 +98,7 @@ impl Connector {
         set: &Arc<Set>,
     ) -> io::Result<Self> {
         let listener = options::listen_at(address, &settings)?;
-        set.add(&listener, EventSource::Listener, (true, false))?;
+        set.add(&listener, EventSource::Listener, Interest::READ)?;
         Ok(Self {
             settings,
             set: Arc::clone(set),
@@ -224,7 +224,7 @@ impl Connector {
             self.paused = None;
             let _ = self
                 .set
-                .watch(&self.listener, EventSource::Listener, (true, false));
+                .watch(&self.listener, EventSource::Listener, Interest::READ);
         }
         let time = self.time.looks(now);
         for index in 0..self.inbound.len() {

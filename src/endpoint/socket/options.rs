@@ -33,8 +33,16 @@ pub(super) fn listen_at(address: IpAddr, settings: &SocketSettings) -> io::Resul
     Ok(listener)
 }
 
-/// Begins to connect. The descriptor is writable when that is decided; `true`: it is already.
-pub(super) fn call(to: SocketAddr, settings: &SocketSettings) -> nix::Result<(OwnedFd, bool)> {
+/// A connection that is being made.
+pub(super) struct BegunCall {
+    /// Writable when it is decided whether it is made.
+    pub(super) fd: OwnedFd,
+    /// Whether it is made already.
+    pub(super) is_there: bool,
+}
+
+/// Begins to connect.
+pub(super) fn call(to: SocketAddr, settings: &SocketSettings) -> nix::Result<BegunCall> {
     let family = match to {
         SocketAddr::V4(_) => AddressFamily::Inet,
         SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -49,8 +57,11 @@ pub(super) fn call(to: SocketAddr, settings: &SocketSettings) -> nix::Result<(Ow
         SocketAddr::V6(to) => connect(fd.as_raw_fd(), &SockaddrIn6::from(to)),
     };
     match begun {
-        Ok(()) => Ok((fd, true)),
-        Err(Errno::EINPROGRESS) => Ok((fd, false)),
+        Ok(()) => Ok(BegunCall { fd, is_there: true }),
+        Err(Errno::EINPROGRESS) => Ok(BegunCall {
+            fd,
+            is_there: false,
+        }),
         Err(errno) => Err(errno),
     }
 }

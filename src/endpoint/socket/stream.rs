@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One connection, and which polls read it.
 
-use crate::endpoint::hub::{EventSource, Set};
+use crate::endpoint::hub::{EventSource, Interest, Set};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, shutdown};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -29,7 +29,7 @@ impl Stream {
     /// A connection with a rank, watched for what comes.
     pub(super) fn new(fd: OwnedFd, set: &Arc<Set>, rank: u32) -> nix::Result<Self> {
         let source = EventSource::Pair(rank);
-        set.add(&fd, source, (true, false))?;
+        set.add(&fd, source, Interest::READ)?;
         Ok(Self {
             fd,
             set: Arc::clone(set),
@@ -65,8 +65,9 @@ impl Stream {
 
     pub(super) fn watch(&self, write: bool) {
         if self.watched {
+            let interest = Interest { read: true, write };
             // It was added; what is refused now is found by the next poll.
-            let _ = self.set.watch(&self.fd, self.source, (true, write));
+            let _ = self.set.watch(&self.fd, self.source, interest);
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::message::{MESSAGE_MAX, ReadOutcome, receive, send_handshake};
 use super::{Connector, EventSource, GO, INBOUND_MAX, PAUSE, Standing, options};
+use crate::endpoint::hub::Interest;
 use crate::proof::{self, Handshake, Purpose};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use onecopy_obs::tracepoints;
@@ -87,7 +88,7 @@ impl Connector {
                     self.paused = Some(now + PAUSE);
                     let _ = self
                         .set
-                        .watch(&self.listener, EventSource::Listener, (false, false));
+                        .watch(&self.listener, EventSource::Listener, Interest::NONE);
                     return;
                 }
             };
@@ -118,7 +119,7 @@ impl Connector {
             }
         };
         let source = EventSource::Inbound(index as u32);
-        self.set.add(&fd, source, (true, false))?;
+        self.set.add(&fd, source, Interest::READ)?;
         self.inbound[index] = Some(InboundConnection {
             fd,
             from,

@@ -3,7 +3,9 @@
 //! caller, or from a shortage.
 
 use super::message::{MESSAGE_MAX, ReadOutcome, receive, send_handshake};
+use super::options::BegunCall;
 use super::{Connector, EventSource, GO, Outcome, Standing, options};
+use crate::endpoint::hub::Interest;
 use crate::proof::{self, Handshake, Purpose};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -251,14 +253,15 @@ impl Connector {
         let called = failing::attempt("socket.connect")
             .map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
             .and_then(|()| options::call(to, &self.settings));
-        let (fd, is_there) = called.map_err(|errno| Failure::System("connect", errno))?;
+        let called = called.map_err(|errno| Failure::System("connect", errno))?;
+        let BegunCall { fd, is_there } = called;
         fault::point("connect.begun");
         if is_there {
             return self.prove(rank, fd);
         }
         let watched = self
             .set
-            .add(&fd, EventSource::Outbound(rank), (false, true));
+            .add(&fd, EventSource::Outbound(rank), Interest::WRITE);
         watched.map_err(|errno| Failure::System("epoll_ctl", errno))?;
         Ok(OutboundState::Connecting(
             fd,
@@ -279,7 +282,7 @@ impl Connector {
             Failure::System("reading /dev/urandom", errno)
         })?;
         self.set
-            .add(&fd, EventSource::Outbound(rank), (true, false))
+            .add(&fd, EventSource::Outbound(rank), Interest::READ)
             .map_err(|errno| Failure::System("epoll_ctl", errno))?;
         let (secret, me) = (self.settings.secret, self.settings.me);
         let handshake = Handshake::call(secret, Purpose::Pair, me, rank, fresh);
@@ -353,7 +356,7 @@ mod tests {
         let mut one = Connector::listen(loopback, settings, &set).expect("listen");
         let (fd, place) = own_end();
         one.set_addresses([None, Some(place.into())].into_iter());
-        set.add(&fd, EventSource::Outbound(1), (false, true))
+        set.add(&fd, EventSource::Outbound(1), Interest::WRITE)
             .expect("watched");
         let now = Instant::now();
         one.outbound.push(OutboundConnection {
