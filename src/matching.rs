@@ -101,6 +101,20 @@ impl Envelope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EntryId(u32);
 
+/// An entry with its age, by which entries are ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Aged {
+    age: u64,
+    id: u32,
+}
+
+/// A receive in the bins.
+#[derive(Debug, Clone, Copy)]
+struct InBins {
+    id: u32,
+    class: usize,
+}
+
 /// Posted receives, each with a `T`.
 #[derive(Debug)]
 pub(crate) struct Posted<T> {
@@ -158,10 +172,10 @@ impl<T: Copy> Posted<T> {
     pub(crate) fn take(&mut self, envelope: &Envelope) -> Option<T> {
         let in_run = self.run.first(envelope);
         if !self.bins.is_empty()
-            && let Some((id, class)) = self.oldest_in_bins(envelope, in_run)
+            && let Some(oldest) = self.oldest_in_bins(envelope, in_run)
         {
-            self.per_class[class] -= 1;
-            return Some(self.bins.remove(id));
+            self.per_class[oldest.class] -= 1;
+            return Some(self.bins.remove(oldest.id));
         }
         in_run?;
         self.run.pop()
@@ -174,16 +188,16 @@ impl<T: Copy> Posted<T> {
             || !self.bins.is_empty() && self.oldest_in_bins(envelope, None).is_some()
     }
 
-    /// The oldest receive in the bins that accepts `envelope`, with its class, if it is older than `than`.
-    fn oldest_in_bins(&self, envelope: &Envelope, than: Option<u64>) -> Option<(u32, usize)> {
+    /// The oldest receive in the bins that accepts `envelope`, if it is older than `than`.
+    fn oldest_in_bins(&self, envelope: &Envelope, than: Option<u64>) -> Option<InBins> {
         let mut least = than.unwrap_or(u64::MAX);
         let mut oldest = None;
         for class in 0..4 {
             if self.per_class[class] > 0
-                && let Some((id, age)) = self.bins.first(0, &envelope.pattern(class))
+                && let Some(Aged { id, age }) = self.bins.first(0, &envelope.pattern(class))
                 && age < least
             {
-                (oldest, least) = (Some((id, class)), age);
+                (oldest, least) = (Some(InBins { id, class }), age);
             }
         }
         oldest
@@ -228,7 +242,7 @@ impl<T: Copy> Posted<T> {
         found.sort_unstable();
         found
             .into_iter()
-            .map(|(_, id)| self.cancel(EntryId(id)))
+            .map(|one| self.cancel(EntryId(one.id)))
             .collect()
     }
 }
@@ -283,7 +297,7 @@ impl<T> Unexpected<T> {
         }
         self.bins
             .first(pattern.class(), pattern)
-            .map(|(id, _)| EntryId(id))
+            .map(|first| EntryId(first.id))
     }
 
     pub(crate) fn envelope(&self, entry: EntryId) -> Envelope {
@@ -318,7 +332,7 @@ impl<T> Unexpected<T> {
                 tag: exact.tag.unwrap_or(0),
             })
         });
-        found.into_iter().map(|(_, id)| EntryId(id)).collect()
+        found.into_iter().map(|one| EntryId(one.id)).collect()
     }
 
     /// Takes all messages from `source` for which `which` holds.
@@ -327,7 +341,7 @@ impl<T> Unexpected<T> {
             .bins
             .ids_where(|patterns, value| which(patterns[0].source.unwrap_or(0), value));
         ids.into_iter()
-            .map(|(_, id)| self.bins.remove(id))
+            .map(|one| self.bins.remove(one.id))
             .collect()
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Hash bins of entries that are in `N` classes each, every bin in the order of insertion.
 
-use super::Pattern;
+use super::{Aged, Pattern};
 
 const NONE: u32 = u32::MAX;
 
@@ -172,15 +172,15 @@ impl<T, const N: usize> Bins<T, N> {
         }
     }
 
-    /// The oldest entry listed under `pattern` in `class`, with its age.
+    /// The oldest entry listed under `pattern` in `class`.
     #[inline]
-    pub(super) fn first(&self, class: usize, pattern: &Pattern) -> Option<(u32, u64)> {
+    pub(super) fn first(&self, class: usize, pattern: &Pattern) -> Option<Aged> {
         let key = Key::new(pattern);
         let mut id = self.bins[self.bin(key)][class].first;
         while id != NONE {
             let node = &self.nodes[id as usize];
             if node.keys[class] == key {
-                return Some((id, node.age));
+                return Some(Aged { age: node.age, id });
             }
             id = node.links[class].next;
         }
@@ -224,17 +224,17 @@ impl<T, const N: usize> Bins<T, N> {
             .expect("a live entry")
     }
 
-    /// Entries for which `which` holds, with their ages, oldest first.
-    pub(super) fn ids_where(
-        &self,
-        mut which: impl FnMut(&[Pattern; N], &T) -> bool,
-    ) -> Vec<(u64, u32)> {
-        let mut found: Vec<(u64, u32)> = Vec::new();
+    /// Entries for which `which` holds, oldest first.
+    pub(super) fn ids_where(&self, mut which: impl FnMut(&[Pattern; N], &T) -> bool) -> Vec<Aged> {
+        let mut found = Vec::new();
         for (id, node) in self.nodes.iter().enumerate() {
             if let Some(value) = &node.value
                 && which(&node.keys.map(Key::pattern), value)
             {
-                found.push((node.age, id as u32));
+                found.push(Aged {
+                    age: node.age,
+                    id: id as u32,
+                });
             }
         }
         found.sort_unstable();

@@ -2,7 +2,7 @@
 //! Receives of one pattern that were posted one after the other: programs post windows of them, and messages take them
 //! in that order. So they lie side by side, and nothing is hashed to post or to take one.
 
-use super::{Envelope, Pattern};
+use super::{Aged, Envelope, Pattern};
 use std::collections::VecDeque;
 
 /// The bit that tells the names of such receives from others.
@@ -11,12 +11,18 @@ const OF_A_RUN: u32 = 1 << 31;
 /// The age of what was taken back.
 const GONE: u64 = u64::MAX;
 
+/// A receive that waits.
+#[derive(Debug, Clone, Copy)]
+struct Waiting<T> {
+    age: u64,
+    value: T,
+}
+
 /// Receives of one pattern, oldest first. The first is never one that was taken back.
 #[derive(Debug)]
 pub(super) struct Run<T> {
     pattern: Pattern,
-    /// Each with its age.
-    waiting: VecDeque<(u64, T)>,
+    waiting: VecDeque<Waiting<T>>,
     /// The name of the first; it wraps below [`OF_A_RUN`].
     first: u32,
 }
@@ -49,7 +55,7 @@ impl<T: Copy> Run<T> {
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.waiting.iter().filter(|(age, _)| *age != GONE).count()
+        self.waiting.iter().filter(|one| one.age != GONE).count()
     }
 
     /// Whether it is one of `pattern`, or of none yet.
@@ -65,7 +71,7 @@ impl<T: Copy> Run<T> {
             self.pattern = pattern;
         }
         let name = self.first.wrapping_add(self.waiting.len() as u32) | OF_A_RUN;
-        self.waiting.push_back((age, value));
+        self.waiting.push_back(Waiting { age, value });
         name
     }
 
@@ -73,7 +79,7 @@ impl<T: Copy> Run<T> {
     #[inline]
     pub(super) fn first(&self, envelope: &Envelope) -> Option<u64> {
         match self.waiting.front() {
-            Some((age, _)) if self.pattern.accepts(envelope) => Some(*age),
+            Some(first) if self.pattern.accepts(envelope) => Some(first.age),
             _ => None,
         }
     }
@@ -81,18 +87,18 @@ impl<T: Copy> Run<T> {
     /// Takes the oldest.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<T> {
-        let (_, value) = self.waiting.pop_front()?;
+        let first = self.waiting.pop_front()?;
         self.first = self.first.wrapping_add(1);
-        if let Some((GONE, _)) = self.waiting.front() {
+        if let Some(Waiting { age: GONE, .. }) = self.waiting.front() {
             self.skip();
         }
-        Some(value)
+        Some(first.value)
     }
 
     /// What was taken back is of no use in front.
     #[cold]
     fn skip(&mut self) {
-        while let Some((GONE, _)) = self.waiting.front() {
+        while let Some(Waiting { age: GONE, .. }) = self.waiting.front() {
             self.waiting.pop_front();
             self.first = self.first.wrapping_add(1);
         }
@@ -110,33 +116,33 @@ impl<T: Copy> Run<T> {
         self.pattern
     }
 
-    fn get_mut(&mut self, name: u32) -> Option<&mut (u64, T)> {
+    fn get_mut(&mut self, name: u32) -> Option<&mut Waiting<T>> {
         let index = self.index_of(name);
-        self.waiting.get_mut(index).filter(|(age, _)| *age != GONE)
+        self.waiting.get_mut(index).filter(|one| one.age != GONE)
     }
 
     pub(super) fn value_mut(&mut self, name: u32) -> Option<&mut T> {
-        self.get_mut(name).map(|(_, value)| value)
+        self.get_mut(name).map(|one| &mut one.value)
     }
 
     /// Takes one back.
     pub(super) fn remove(&mut self, name: u32) -> Option<T> {
         let waiting = self.get_mut(name)?;
-        let value = waiting.1;
-        waiting.0 = GONE;
+        let value = waiting.value;
+        waiting.age = GONE;
         self.skip();
         Some(value)
     }
 
-    /// Names and ages of those for which `which` holds.
-    pub(super) fn names_where(
-        &self,
-        mut which: impl FnMut(&Pattern, T) -> bool,
-    ) -> Vec<(u64, u32)> {
+    /// Those for which `which` holds.
+    pub(super) fn names_where(&self, mut which: impl FnMut(&Pattern, T) -> bool) -> Vec<Aged> {
         let mut names = Vec::new();
-        for (index, &(age, value)) in self.waiting.iter().enumerate() {
+        for (index, &Waiting { age, value }) in self.waiting.iter().enumerate() {
             if age != GONE && which(&self.pattern, value) {
-                names.push((age, self.first.wrapping_add(index as u32) | OF_A_RUN));
+                names.push(Aged {
+                    age,
+                    id: self.first.wrapping_add(index as u32) | OF_A_RUN,
+                });
             }
         }
         names
