@@ -63,6 +63,23 @@ pub(crate) struct MatchBits {
     pub(crate) tag: i32,
 }
 
+impl MatchBits {
+    /// As one word, for a record.
+    #[inline(always)]
+    pub(crate) fn word(self) -> u64 {
+        u64::from(self.tag as u32) | u64::from(self.context) << 32
+    }
+
+    /// Those of a word.
+    #[inline(always)]
+    pub(crate) fn of_word(word: u64) -> Self {
+        Self {
+            context: (word >> 32) as u32,
+            tag: word as u32 as i32,
+        }
+    }
+}
+
 /// What a receive accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Pattern {

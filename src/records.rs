@@ -74,16 +74,6 @@ impl TryFrom<u8> for Kind {
     }
 }
 
-#[inline(always)]
-pub(crate) fn meta(context: u32, tag: i32) -> u64 {
-    u64::from(tag as u32) | u64::from(context) << 32
-}
-
-#[inline(always)]
-pub(crate) fn from_meta(meta: u64) -> (u32, i32) {
-    ((meta >> 32) as u32, meta as u32 as i32)
-}
-
 /// Bytes of a control body: it fills a slot.
 pub(crate) const BODY: usize = 48;
 /// Stands for "not in a heap" and "no request".

@@ -7,7 +7,7 @@ pub use staged::{Activity, OFFER_MAX, Offer, OfferedBy, Staged, Taken};
 pub(crate) use staged::{StagedBuf, Stages};
 
 use crate::error::Error;
-use crate::matching::{EntryId, Envelope};
+use crate::matching::{EntryId, Envelope, MatchBits};
 use onecopy_btl::lanes::ExposedMemory;
 use onecopy_btl::module::Region;
 use onecopy_shm::loan::{Loan, LoanError, LoanTable};
@@ -183,6 +183,15 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// By what a send is told apart.
+    #[inline(always)]
+    pub(crate) fn match_bits(&self) -> MatchBits {
+        MatchBits {
+            context: self.context,
+            tag: self.tag,
+        }
+    }
+
     /// A receive whose sender is not known yet.
     pub(crate) fn receive(state: RequestState, context: u32, tag: i32, buf: UserBuf) -> Self {
         Self {

@@ -15,7 +15,7 @@ use super::rendezvous::mapped;
 use crate::endpoint::{ChunkDemand, Medium, MediumOp, Record};
 use crate::matching::{Envelope, MatchBits, Pattern};
 use crate::peer::{Incoming, Peer, charge};
-use crate::records::{self, BODY, ChunkBody, Kind, Rts, SourceLayout};
+use crate::records::{BODY, ChunkBody, Kind, Rts, SourceLayout};
 use crate::request::{SendPlan, Status};
 use crate::state::{Core, Receives};
 use onecopy_btl::RemoteRange;
@@ -242,7 +242,7 @@ impl MediumOp for NextReceive<'_> {
         let Ok(Some(record)) = from.peek() else {
             return ReceiveProgress::Nothing;
         };
-        let (context, tag) = records::from_meta(record.meta);
+        let MatchBits { context, tag } = MatchBits::of_word(record.meta);
         if context != wanted.context || wanted.tag.is_some_and(|wanted| wanted != tag) {
             return ReceiveProgress::Nothing;
         }

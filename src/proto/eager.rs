@@ -22,7 +22,7 @@ use crate::endpoint::{RecordRoom, slots_for};
 use crate::error::Error;
 use crate::matching::MatchBits;
 use crate::peer::{Peer, charge};
-use crate::records::{self, Kind};
+use crate::records::Kind;
 use crate::request::{Request, RequestId, RequestState, SendPlan, UserBuf};
 use crate::state::Core;
 use onecopy_shm::loan::{LoanError, LoanTable};
@@ -108,7 +108,7 @@ impl EagerSend {
     #[inline(always)]
     pub(crate) fn new(bits: MatchBits, len: usize) -> Self {
         Self {
-            meta: records::meta(bits.context, bits.tag),
+            meta: bits.word(),
             len,
             sync: None,
         }
@@ -118,7 +118,7 @@ impl EagerSend {
     #[inline]
     fn of_request(id: RequestId, request: &Request) -> Self {
         Self {
-            meta: records::meta(request.context, request.tag),
+            meta: request.match_bits().word(),
             len: request.len as usize,
             sync: request.sync.then_some(id),
         }

@@ -5,7 +5,7 @@ use super::control::{complete_send, give_credit, notify_room, pass};
 use super::destination::shown;
 use super::{broken, eager, pipeline, rendezvous};
 use crate::endpoint::{Endpoint, Medium, MediumOp, Record};
-use crate::matching::Envelope;
+use crate::matching::{Envelope, MatchBits};
 use crate::peer::Peer;
 use crate::records::{self, BODY, ChunkBody, Cts, CtsAction, Fin, Kind, Rts};
 use crate::request::{RequestId, RequestState, Requests, SendPlan};
@@ -51,7 +51,7 @@ pub(crate) fn drain(
         {
             break;
         }
-        let (context, tag) = records::from_meta(record.meta);
+        let MatchBits { context, tag } = MatchBits::of_word(record.meta);
         let envelope = Envelope {
             context,
             source: peer.rank,

@@ -8,7 +8,7 @@ use crate::peer::{Announced, Peer, charge};
 use crate::proto::control::{give_credit, open, put_body};
 use crate::proto::eager::Chunked;
 use crate::proto::{eager, plan};
-use crate::records::{self, BODY, Kind, LIST_ENTRY, NONE, Rts, SourceLayout};
+use crate::records::{BODY, Kind, LIST_ENTRY, NONE, Rts, SourceLayout};
 use crate::request::{OFFER_MAX, RequestId, RequestState, SendPlan, StagedBuf, UserBuf};
 use crate::select::observed;
 use crate::state::UnexpectedMessage;
@@ -27,7 +27,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
     };
     let (len, meta, buf) = (
         request.len,
-        records::meta(request.context, request.tag),
+        request.match_bits().word(),
         request.buf.clone(),
     );
     let layout = locate(core, peer, id, &buf, len);

@@ -90,7 +90,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "state",
         ],
     ),
-    ("fuzzing", &["proof", "records", "wireup"]),
+    ("fuzzing", &["matching", "proof", "records", "wireup"]),
 ];
 
 /// Compares the table of parts in ARCHITECTURE.md with the arrows: a part may import what stands above it, or beside.
