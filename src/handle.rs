@@ -6,7 +6,7 @@ use crate::endpoint::Doorbell;
 use crate::error::{Error, Result};
 use crate::memory::pool::Pool;
 use crate::request::{RequestId, Stages, Status};
-use crate::wait;
+use crate::wait::{self, Signals};
 use crate::wireup::Emergency;
 use onecopy_shm::gate::Gate;
 use onecopy_shm::heap::Heap;
@@ -61,7 +61,16 @@ impl std::ops::Deref for Handle {
 
 impl RankInner {
     pub(crate) fn wait<R>(&self, done: impl FnMut(&mut Worker) -> Option<R>) -> R {
-        wait::until(&self.gate, (&self.doorbell, &self.stages), done)
+        wait::until(&self.gate, self.signals(), done)
+    }
+
+    /// What this rank looks at while it waits.
+    #[inline]
+    pub(crate) fn signals(&self) -> Signals<'_> {
+        Signals {
+            doorbell: &self.doorbell,
+            stages: &self.stages,
+        }
     }
 
     /// As [`Self::wait`], for the end of what uses the program's buffers. If it unwinds, the process ends.

@@ -9,10 +9,19 @@ use onecopy_shm::gate::{Gate, Pass, Threads};
 use onecopy_shm::sync::spin_hint;
 use std::time::{Duration, Instant};
 
+/// What a rank that waits looks at besides its worker.
+#[derive(Clone, Copy)]
+pub(crate) struct Signals<'s> {
+    /// Rung when something has come.
+    pub(crate) doorbell: &'s Doorbell,
+    /// What devices copy, which ring no doorbell.
+    pub(crate) stages: &'s Stages,
+}
+
 /// Waits until `done` gives something. Between polls the worker is free for other threads.
 pub(crate) fn until<R>(
     gate: &Gate<Worker>,
-    signals: (&Doorbell, &Stages),
+    signals: Signals<'_>,
     mut done: impl FnMut(&mut Worker) -> Option<R>,
 ) -> R {
     let mut worker = gate.enter();
@@ -34,10 +43,10 @@ pub(crate) fn until<R>(
                 worker = yield_processor(gate, worker);
                 continue;
             }
-            let (events, known) = worker.engine.waits.rest();
+            let rest = worker.engine.waits.rest();
             let policy = worker.engine.waits.shared_policy();
             drop(worker);
-            events.wait(known, policy.rest());
+            rest.wait(policy.rest());
             worker = gate.enter();
             worker.engine.waits.end_rest();
         }
@@ -99,7 +108,7 @@ pub(crate) fn look_once<R>(
 /// Polls until `done` gives something: spins, then yields the processor, then sleeps. Gives the worker with it.
 fn watch<'g, R>(
     gate: &'g Gate<Worker>,
-    (doorbell, stages): (&Doorbell, &Stages),
+    Signals { doorbell, stages }: Signals<'_>,
     mut worker: Pass<'g, Worker>,
     done: &mut impl FnMut(&mut Worker) -> Option<R>,
 ) -> Watched<'g, R> {
@@ -252,7 +261,7 @@ mod tests {
             let handle = rt.handle();
             std::thread::scope(|scope| {
                 let watcher = scope.spawn(|| {
-                    until::<()>(&handle.gate, (&handle.doorbell, &handle.stages), |worker| {
+                    until::<()>(&handle.gate, handle.signals(), |worker| {
                         assert!(worker.engine.waits.threads() < 2, "on purpose");
                         None
                     });
@@ -282,7 +291,7 @@ mod tests {
             let (over, waiting) = (AtomicBool::new(false), AtomicU32::new(0));
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    until(&handle.gate, (&handle.doorbell, &handle.stages), |worker| {
+                    until(&handle.gate, handle.signals(), |worker| {
                         waiting.fetch_max(worker.engine.waits.threads(), Ordering::Relaxed);
                         over.load(Ordering::Relaxed).then_some(())
                     });
@@ -291,7 +300,7 @@ mod tests {
                     std::thread::yield_now();
                 }
                 let mut looks = 0;
-                until(&handle.gate, (&handle.doorbell, &handle.stages), |worker| {
+                until(&handle.gate, handle.signals(), |worker| {
                     looks += 1;
                     worker.engine.waits.stay_awake();
                     (looks == LOOKS).then_some(())

@@ -4,8 +4,7 @@
 
 use super::WaitPolicy;
 use crate::endpoint::Doorbell;
-use onecopy_shm::watch::{EventCount, Watch};
-use std::sync::Arc;
+use onecopy_shm::watch::{Rest, Watch};
 
 /// The threads of a rank that wait; part of the engine.
 #[derive(Debug)]
@@ -37,8 +36,8 @@ impl Waits {
         }
     }
 
-    /// The calling thread is going to rest: what to rest on, and the count that it has seen.
-    pub(crate) fn rest(&mut self) -> (Arc<EventCount>, u32) {
+    /// The calling thread is going to rest.
+    pub(crate) fn rest(&mut self) -> Rest {
         let doorbell = &self.doorbell;
         self.watch.rest(|| _ = doorbell.ring())
     }

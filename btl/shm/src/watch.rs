@@ -36,6 +36,21 @@ pub struct RestPolicy {
     pub sleep: Option<Duration>,
 }
 
+/// What a thread rests on.
+#[derive(Debug)]
+pub struct Rest {
+    events: Arc<EventCount>,
+    /// The events that the thread has seen.
+    known: u32,
+}
+
+impl Rest {
+    /// Returns at the next event, or after the longest sleep.
+    pub fn wait(&self, policy: RestPolicy) {
+        self.events.wait(self.known, policy);
+    }
+}
+
 impl Watch {
     /// Whether there is a watcher.
     pub fn is_watched(&self) -> bool {
@@ -60,15 +75,15 @@ impl Watch {
         self.asleep = asleep;
     }
 
-    /// The calling thread is going to rest: what to rest on, and the count that it has seen. `ring` wakes the watcher:
-    /// it has gone to sleep without what this thread has started since.
-    pub fn rest(&mut self, ring: impl FnOnce()) -> (Arc<EventCount>, u32) {
+    /// The calling thread is going to rest. `ring` wakes the watcher: it has gone to sleep without what this thread has
+    /// started since.
+    pub fn rest(&mut self, ring: impl FnOnce()) -> Rest {
         self.resting += 1;
         self.wake_watcher(ring);
-        (
-            Arc::clone(&self.events),
-            self.events.count.load(Ordering::SeqCst),
-        )
+        Rest {
+            events: Arc::clone(&self.events),
+            known: self.events.count.load(Ordering::SeqCst),
+        }
     }
 
     /// The calling thread has rested.

@@ -150,9 +150,9 @@ impl Job {
             if engine.arrived >= wanted {
                 return Ok(());
             }
-            let (events, known) = engine.watch.rest(|| self.outside.doorbell.ring());
+            let rest = engine.watch.rest(|| self.outside.doorbell.ring());
             drop(engine);
-            events.wait(known, SLEEP);
+            rest.wait(SLEEP);
             engine = self.gate.enter();
             engine.watch.end_rest();
         }
