@@ -30,7 +30,7 @@ const THREAD_YIELDS: usize = 200;
 
 impl WaitPolicy {
     pub(crate) fn new(knobs: &Knobs, cards: &[Card], me: usize) -> Self {
-        let (supply, demand) = processors(cards, me);
+        let Processors { supply, demand } = processors(cards, me);
         let oversubscribed = demand > supply + 0.01;
         // A yield costs little when no other thread wants the processor, and is all there is to do when a peer does.
         let Waits { spin, yields } = knobs.waits(oversubscribed);
@@ -54,11 +54,22 @@ impl WaitPolicy {
     }
 }
 
-/// How many processors this rank may use, as far as is known, no more than its control group's quota; and how many
-/// ranks want them. A rank that may run on several processors counts with its share on each.
-fn processors(cards: &[Card], me: usize) -> (f64, f64) {
+/// The processors that a rank may use.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Processors {
+    /// How many they are, as far as is known, and no more than the quota of the rank's control group.
+    supply: f64,
+    /// How many ranks want them. One that may run on several processors counts with its share on each.
+    demand: f64,
+}
+
+/// The processors that this rank may use.
+fn processors(cards: &[Card], me: usize) -> Processors {
     let Some(mine) = cards.get(me).filter(|card| !card.affinity.is_empty()) else {
-        return (f64::INFINITY, 1.0);
+        return Processors {
+            supply: f64::INFINITY,
+            demand: 1.0,
+        };
     };
     let mut demand = 0.0;
     for card in cards {
@@ -76,7 +87,7 @@ fn processors(cards: &[Card], me: usize) -> (f64, f64) {
     if mine.quota_cpus > 0.0 {
         supply = supply.min(f64::from(mine.quota_cpus));
     }
-    (supply, demand)
+    Processors { supply, demand }
 }
 
 impl WaitPolicy {
