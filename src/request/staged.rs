@@ -223,21 +223,30 @@ struct Listed {
     listed: Option<Arc<AtomicBool>>,
 }
 
+/// How a staged buffer has moved.
+struct Advance {
+    activity: Activity,
+    /// Whether it stays listed.
+    stays: bool,
+}
+
 impl Listed {
-    /// Moves what can be moved. Gives whether it stays listed, too.
-    fn advance(&self, buffer: &dyn Staged) -> (Activity, bool) {
+    /// Moves what can be moved.
+    fn advance(&self, buffer: &dyn Staged) -> Advance {
         let activity = buffer.advance();
         let (Activity::Rests, Some(listed)) = (activity, &self.listed) else {
-            return (activity, true);
+            return Advance {
+                activity,
+                stays: true,
+            };
         };
         // SYNC(stages.asked): acquire what the engine has asked for meanwhile
         listed.swap(false, Ordering::AcqRel);
         // The engine may have asked just before, and found it listed.
-        match buffer.advance() {
-            Activity::Rests => (Activity::Rests, false),
-            // If the engine has listed it again, it is there twice: once is enough.
-            works => (works, !listed.swap(true, Ordering::AcqRel)),
-        }
+        let activity = buffer.advance();
+        // If the engine has listed it again, it is there twice: once is enough.
+        let stays = activity != Activity::Rests && !listed.swap(true, Ordering::AcqRel);
+        Advance { activity, stays }
     }
 }
 
@@ -301,7 +310,7 @@ impl Stages {
             let Some(buffer) = listed.buffer.upgrade() else {
                 return false;
             };
-            let (activity, stays) = listed.advance(&*buffer);
+            let Advance { activity, stays } = listed.advance(&*buffer);
             most = match (most, activity) {
                 (Activity::Moved, _) | (_, Activity::Moved) => Activity::Moved,
                 (Activity::Waits, _) | (_, Activity::Waits) => Activity::Waits,
