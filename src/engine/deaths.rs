@@ -38,8 +38,8 @@ impl Engine {
         self.lives.looks(Instant::now());
         self.try_again();
         self.look_at_retired();
-        for (rank, gone) in self.check_wires() {
-            self.mark_gone(rank, gone);
+        for lost in self.check_wires() {
+            self.mark_gone(lost.rank, lost.gone);
         }
         self.carry_out_endings();
         let seen = self.look_at_lives();
@@ -121,8 +121,7 @@ impl Engine {
     fn report_stuck(&mut self) {
         let me = self.core.me;
         for peer in self.peers.iter_mut().flatten() {
-            let pair = (me, peer.rank);
-            if let Some(text) = peer.outbound.stuck(pair, Instant::now()) {
+            if let Some(text) = peer.outbound.stuck(me, peer.rank, Instant::now()) {
                 tracing::warn!("{text}");
                 // Programs in C have no subscriber to that. A program without standard error gets no report.
                 let line = format!("onecopy: {text}\n");

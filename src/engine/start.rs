@@ -46,8 +46,8 @@ struct Joined {
     module: Module,
     exposed: Exposed,
     cards: Vec<Card>,
-    wires: Option<Box<Wires>>,
-    no_wire: Option<String>,
+    /// What leads to ranks on other nodes, or why there is nothing.
+    wires: std::result::Result<Box<Wires>, String>,
 }
 
 /// Makes the segment and joins the job; see [`Engine::start`].
@@ -72,10 +72,10 @@ fn join(knobs: &Knobs, wireup: &mut dyn Wireup, prepare: impl FnOnce(&Home)) -> 
     }
     let module = layers.open_module(knobs.module_abi);
     let exposed = Exposed::new(&module, home.nonce_address());
-    let (wires, no_wire) = open_wires(knobs, me, wireup, &home)?;
+    let wires = open_wires(knobs, me, wireup, &home)?;
     let card = Card {
         export: exposed.export(),
-        listens: wires.as_ref().and_then(|wires| wires.address()),
+        listens: wires.as_ref().ok().and_then(|wires| wires.address()),
         ..card
     };
     wireup.grant(exposed.grant())?;
@@ -89,42 +89,35 @@ fn join(knobs: &Knobs, wireup: &mut dyn Wireup, prepare: impl FnOnce(&Home)) -> 
         exposed,
         cards,
         wires,
-        no_wire,
     })
 }
 
-/// What leads to ranks on other nodes, if there are any; else why there is none.
+/// What leads to ranks on other nodes. The inner error says why there is nothing.
 fn open_wires(
     knobs: &Knobs,
     me: u32,
     wireup: &dyn Wireup,
     home: &Home,
-) -> Result<(Option<Box<Wires>>, Option<String>)> {
+) -> Result<std::result::Result<Box<Wires>, String>> {
     let Some(net) = wireup.net() else {
-        return Ok((
-            None,
-            Some("it is on another node, and the launcher provides no address for it".into()),
-        ));
+        let reason = "it is on another node, and the launcher provides no address for it";
+        return Ok(Err(reason.to_owned()));
     };
     let wire = LayerId::WIRE;
     if !knobs.layers.allows(wire.name()) {
         let reason = format!(
             "it is on another node, and ONECOPY_LAYERS switches {wire} off, by which nodes are reached; add {wire} to it"
         );
-        return Ok((None, Some(reason)));
+        return Ok(Err(reason));
     }
     let wires = Wires::open(knobs, me, &net, home, wireup.lanes())?;
-    Ok((Some(Box::new(wires)), None))
+    Ok(Ok(Box::new(wires)))
 }
 
-/// The core of the rank `me` of `size`, which has done nothing yet.
-fn core(
-    knobs: Knobs,
-    costs: Costs,
-    threads: Threads,
-    home: Home,
-    (job, me, size): (u64, u32, usize),
-) -> Core {
+/// The core of a rank, which has done nothing yet.
+fn core(knobs: Knobs, costs: Costs, threads: Threads, home: Home, wireup: &dyn Wireup) -> Core {
+    let size = wireup.size();
+    let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
     Core {
         me,
         size: size as u32,
@@ -136,7 +129,7 @@ fn core(
         chunks: Chunks::new(&knobs),
         buffers: Buffers::new(home.heap(), Settings::new(&knobs, size, threads)),
         rewritten: Default::default(),
-        counters: Statistics::new(StatsPage::new(job, me, size as u32)),
+        counters: Statistics::new(StatsPage::new(wireup.job(), me, size as u32)),
         agenda: Agenda::default(),
         knobs,
         home,
@@ -160,18 +153,20 @@ impl Engine {
             exposed,
             cards,
             wires,
-            no_wire,
         } = join(&knobs, &mut *wireup, prepare)?;
-        let size = wireup.size();
-        let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
+        let (wires, no_wire) = match wires {
+            Ok(wires) => (Some(wires), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        let (me, size) = (wireup.rank(), wireup.size());
         onecopy_shm::copy::prefer_vectors(knobs.writes_strings());
         onecopy_shm::copy::probe_strings();
         let permitted = permitted(&knobs, layers, module, &home);
         let wait_policy = wait_policy(&knobs, &cards, &*wireup);
-        let core = core(knobs, costs, threads, home, (wireup.job(), me, size));
+        let core = core(knobs, costs, threads, home, &*wireup);
         let none = || (0..size).map(|_| None);
         let nodes: Vec<u32> = (0..size).map(|rank| wireup.node(rank)).collect();
-        let several_nodes = nodes.iter().any(|&node| node != nodes[me as usize]);
+        let several_nodes = nodes.iter().any(|&node| node != nodes[me]);
         let mut engine = Self {
             waits: Waits::new(core.home.doorbell(), wait_policy),
             core,
@@ -189,9 +184,8 @@ impl Engine {
             wires,
             no_wire,
         };
-        let (me, nodes) = (me as usize, &engine.nodes);
         if let Some(wires) = &mut engine.wires {
-            wires.set_addresses(&cards, me, nodes);
+            wires.set_addresses(&cards, me, &engine.nodes);
         }
         Ok(engine)
     }

@@ -39,6 +39,12 @@ const QUIET: Duration = Duration::from_micros(20);
 /// How often lanes get the time. What they watch takes a second or more, whatever knobs say of other memory.
 const LANES_PERIOD: Duration = Duration::from_secs(1);
 
+/// A peer on another node that is gone.
+pub(super) struct LostPeer {
+    pub(super) rank: u32,
+    pub(super) gone: Gone,
+}
+
 /// What a rank has of wires.
 #[derive(Debug)]
 pub(crate) struct Wires {
@@ -391,7 +397,7 @@ impl Engine {
 
     /// What a look at the peers' lives does for wires: what is due by the clock, and streams that were cut. Gives the
     /// ranks that are gone now.
-    pub(super) fn check_wires(&mut self) -> Vec<(u32, Gone)> {
+    pub(super) fn check_wires(&mut self) -> Vec<LostPeer> {
         let mut over = Vec::new();
         if self.wires.is_none() {
             return over;
@@ -420,12 +426,18 @@ impl Engine {
                         || !wire.is_attached()
                         || *gone != Gone::Left && now > *since + grace =>
                 {
-                    over.push((peer.rank, gone.clone()));
+                    over.push(LostPeer {
+                        rank: peer.rank,
+                        gone: gone.clone(),
+                    });
                 }
                 Some(_) => {}
                 None if peer.life.ended_for(grace, now) => {
                     let gone = failure.map_or(Gone::Died(Death::Unknown), Gone::Unreachable);
-                    over.push((peer.rank, gone));
+                    over.push(LostPeer {
+                        rank: peer.rank,
+                        gone,
+                    });
                 }
                 None => {}
             }

@@ -66,10 +66,13 @@ impl HeldBack {
         self.resumed = false;
     }
 
-    /// How many there are, and the context of the first.
-    fn first(&self) -> Option<(usize, u32)> {
-        let all = self.queues.iter().map(|(_, queue)| queue.len()).sum();
-        self.queues.front().map(|&(context, _)| (all, context))
+    fn len(&self) -> usize {
+        self.queues.iter().map(|(_, queue)| queue.len()).sum()
+    }
+
+    /// The context of the first.
+    fn first_context(&self) -> Option<u32> {
+        self.queues.front().map(|&(context, _)| context)
     }
 
     /// Whether messages of a context wait here that come before the first in the outbox.
@@ -305,15 +308,16 @@ impl Outbound {
 
     /// What the program has to know of messages that are held back and may wait for ever. It is warned once, when
     /// nothing was answered for a while.
-    pub(crate) fn stuck(&mut self, (me, peer): (u32, u32), now: Instant) -> Option<String> {
+    pub(crate) fn stuck(&mut self, me: u32, peer: u32, now: Instant) -> Option<String> {
         let held = &mut self.held_back;
         if held.is_idle() {
             return None;
         }
-        let Some((count, context)) = held.first() else {
+        let Some(context) = held.first_context() else {
             held.still = None;
             return None;
         };
+        let count = held.len();
         let since = match held.still {
             Some((since, unanswered)) if unanswered == self.unanswered => since,
             _ => held.still.insert((now, self.unanswered)).0,
