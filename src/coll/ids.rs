@@ -9,9 +9,14 @@ use std::sync::{Arc, Mutex};
 pub(super) const IDS: u32 = 2048;
 pub(super) const WORDS: usize = IDS as usize / 64;
 
-/// Identifies and orders agreements, the same on all members: context of the parent, and the tag if only a part of its
-/// members takes part.
-pub(crate) type Turn = (u32, u32);
+/// Identifies and orders agreements, the same on all members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Turn {
+    /// The context of the parent.
+    pub(crate) context: u32,
+    /// The tag and one more, if only a part of the parent's members takes part; otherwise 0.
+    pub(crate) tag: u32,
+}
 
 /// A communicator with the members of another one, in a context of its own.
 pub(super) struct InContext {

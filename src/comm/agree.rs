@@ -11,13 +11,22 @@ use crate::error::Result;
 use crate::handle::Handle;
 use std::sync::Arc;
 
+/// With whom a member wants to be, and at which place.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Coloring {
+    /// With those who name the same; none: in no communicator.
+    pub(super) color: Option<u32>,
+    /// Ordered by this, then by rank.
+    pub(super) key: i64,
+}
+
 impl Comm {
     /// Forms communicators; `agreement_comm` carries the agreement.
     pub(super) fn form(
         &self,
         agreement_comm: &Self,
         turn: Turn,
-        (color, key): (Option<u32>, i64),
+        Coloring { color, key }: Coloring,
         group: Option<&Group>,
         share: IdShare,
     ) -> Result<Option<Self>> {

@@ -2,9 +2,11 @@
 //! Communicators made of groups.
 
 use super::Comm;
+use super::agree::Coloring;
 use crate::coll::Worker;
 use crate::coll::agree::IdShare;
 use crate::coll::group::{Group, Membership};
+use crate::coll::ids::Turn;
 use crate::coll::state::CommState;
 use crate::coll::tags::Tags;
 use crate::error::{Error, Result};
@@ -65,7 +67,8 @@ impl Comm {
     /// });
     /// ```
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
-        self.form(self, (self.context, 0), (color, key), None, IdShare::All)
+        let turn = self.turn_of_all();
+        self.form(self, turn, Coloring { color, key }, None, IdShare::All)
     }
 
     /// A communicator of the members of `group`, in its order. All members of this one call it, each with the group
@@ -75,8 +78,17 @@ impl Comm {
         let place = group.place_of(me);
         let color = place.and(group.0.first().copied());
         self.check_group(group)?;
-        let turn = (self.context, 0);
-        self.form(self, turn, (color, 0), Some(group), IdShare::All)
+        let turn = self.turn_of_all();
+        let coloring = Coloring { color, key: 0 };
+        self.form(self, turn, coloring, Some(group), IdShare::All)
+    }
+
+    /// The turn of an agreement of all members.
+    fn turn_of_all(&self) -> Turn {
+        Turn {
+            context: self.context,
+            tag: 0,
+        }
     }
 
     /// As [`Self::create`], but only the members of `group` call it. The lowest 8 bits of `tag` tell calls apart that
@@ -96,8 +108,15 @@ impl Comm {
 
     fn create_within(&self, group: &Group, tag: u32, share: IdShare) -> Result<Self> {
         let agreement_comm = self.by_messages(group, tag)?;
-        let turn = (self.context, 1 + (tag & TAGS));
-        match self.form(&agreement_comm, turn, (Some(0), 0), Some(group), share)? {
+        let turn = Turn {
+            context: self.context,
+            tag: 1 + (tag & TAGS),
+        };
+        let all = Coloring {
+            color: Some(0),
+            key: 0,
+        };
+        match self.form(&agreement_comm, turn, all, Some(group), share)? {
             Some(comm) => Ok(comm),
             None => Err(Error::Collective {
                 reason: "a communicator without members".into(),
