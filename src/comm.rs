@@ -7,7 +7,7 @@ mod group;
 mod ready;
 
 pub use collective::CollRequest;
-pub(crate) use collective::describe;
+pub(crate) use collective::{Entered, describe};
 
 use crate::coll::Worker;
 use crate::coll::failed::Failed;

@@ -10,7 +10,7 @@ mod lightweight;
 pub use lightweight::{NUMBER_BITS, ReceiveOutcome, Starting};
 
 use crate::coll::{CallBuffers, Collective, Worker};
-use crate::comm::Comm;
+use crate::comm::{Comm, Entered};
 use crate::engine::Engine;
 pub use crate::engine::SendMode as Mode;
 use crate::error::{Error, Result};
@@ -366,7 +366,7 @@ impl Comm {
         send: Option<Span>,
         recv: Option<Span>,
     ) -> Result<Operation> {
-        let (mut worker, index) = self.enter_behind_others();
+        let Entered { mut worker, index } = self.enter_behind_others();
         let loans = &mut worker.engine.core.loans;
         let buffers = CallBuffers {
             send: send.map(|span| loans.lend_span(span)),

@@ -91,6 +91,13 @@ pub(crate) mod describe {
     }
 }
 
+/// A thread that may start a collective.
+pub(crate) struct Entered<'g> {
+    pub(crate) worker: Pass<'g, Worker>,
+    /// The slot of its communicator.
+    pub(crate) index: usize,
+}
+
 impl Comm {
     /// Does a collective on the caller's slices if it is short, as far as it comes without a request.
     #[inline]
@@ -301,24 +308,24 @@ impl Comm {
         buffers: CallBuffers,
         call: Call,
     ) -> Result<RequestId> {
-        let (mut worker, index) = match call {
+        let Entered { mut worker, index } = match call {
             Call::Begun => {
                 let mut worker = self.handle.gate.enter();
                 let index = self.index(&mut worker);
-                (worker, index)
+                Entered { worker, index }
             }
             Call::Waits | Call::GoesOn => self.enter_behind_others(),
         };
         worker.start_collective(index, collective, buffers, call)
     }
 
-    /// The worker and the communicator's slot, when a further collective can start: no thread is in a short one.
-    pub(crate) fn enter_behind_others(&self) -> (Pass<'_, Worker>, usize) {
+    /// Enters when a further collective can start: no thread is in a short one.
+    pub(crate) fn enter_behind_others(&self) -> Entered<'_> {
         loop {
             let mut worker = self.handle.gate.enter();
             let index = self.index(&mut worker);
             if !worker.is_in_short(index) {
-                return (worker, index);
+                return Entered { worker, index };
             }
             // That thread is done soon, or gives it to the queue.
             drop(worker);
