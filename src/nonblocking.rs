@@ -258,27 +258,27 @@ impl Comm {
         let found = self
             .handle
             .look(|worker| worker.engine.awaited(&pattern, Engine::match_probe))?;
-        Ok(found.map(|(status, envelope, message)| self.matched(status, envelope, message)))
+        Ok(found.map(|found| self.matched(found)))
     }
 
     /// Waits for a message and takes it out of the queue.
     pub fn mprobe(&self, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Matched> {
         let pattern = self.pattern(source.into(), tag.into())?;
-        let (status, envelope, message) = self.handle.wait(|worker| {
+        let found = self.handle.wait(|worker| {
             worker
                 .engine
                 .awaited(&pattern, Engine::match_probe)
                 .transpose()
         })?;
-        Ok(self.matched(status, envelope, message))
+        Ok(self.matched(found))
     }
 
-    fn matched(&self, status: Status, envelope: Envelope, message: UnexpectedMessage) -> Matched {
+    fn matched(&self, found: ProbedMessage) -> Matched {
         Matched {
             comm: self.clone(),
-            status: self.local(status),
-            envelope,
-            message: Some(message),
+            status: self.local(found.status),
+            envelope: found.envelope,
+            message: Some(found.message),
         }
     }
 
@@ -565,11 +565,15 @@ impl Drop for Matched {
     }
 }
 
+/// A message that was taken out of the queue.
+struct ProbedMessage {
+    status: Status,
+    envelope: Envelope,
+    message: UnexpectedMessage,
+}
+
 impl Engine {
-    fn match_probe(
-        &mut self,
-        pattern: &crate::matching::Pattern,
-    ) -> Result<Option<(Status, Envelope, UnexpectedMessage)>> {
+    fn match_probe(&mut self, pattern: &crate::matching::Pattern) -> Result<Option<ProbedMessage>> {
         let Some(status) = self.probe(pattern)? else {
             return Ok(None);
         };
@@ -582,11 +586,11 @@ impl Engine {
             return Ok(None);
         }
         let envelope = self.receives.unexpected.envelope(entry);
-        Ok(Some((
+        Ok(Some(ProbedMessage {
             status,
             envelope,
-            self.receives.unexpected.take(entry),
-        )))
+            message: self.receives.unexpected.take(entry),
+        }))
     }
 
     pub(crate) fn receive_matched(
