@@ -295,10 +295,10 @@ pub(crate) fn settings_by(
         true => Err("ONECOPY_TUNE_FILE is set, so nothing is measured".to_owned()),
         false => Profile::find(variables),
     };
-    let is_current = matches!(&found, Ok((_, profile)) if profile.is_current());
+    let is_current = matches!(&found, Ok(found) if found.profile.is_current());
     let measured = found.as_ref().ok();
     let mut from_file = BTreeMap::new();
-    if let Some(value) = measured.and_then(|(_, profile)| profile.chunk_copy.clone()) {
+    if let Some(value) = measured.and_then(|found| found.profile.chunk_copy.clone()) {
         from_file.insert(profile::KNOB.to_owned(), value);
     }
     let by_tune_file = source.as_ref().map(|source| &source.file.knobs);
@@ -310,7 +310,7 @@ pub(crate) fn settings_by(
         Origin::File if is_in_file => StoresOrigin::Named(Origin::File),
         _ => StoresOrigin::of(&found),
     };
-    let profile = found.ok().map(|(path, _)| path);
+    let profile = found.ok().map(|found| found.path);
     let mut costs = Costs::seeds(&knobs);
     if let Some(Source { path, file }) = &source {
         costs = file

@@ -162,20 +162,29 @@ pub fn stores(time: Duration) -> Result<MeasuredStores> {
         let ended = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        ended.collect::<Result<Vec<(Vec<f64>, f64)>>>()
+        ended.collect::<Result<Vec<SideFindings>>>()
     });
     copy::prefer_vectors(before);
-    let (ratios, shares): (Vec<_>, Vec<_>) = found?.into_iter().unzip();
-    let share = shares.into_iter().fold(1.0, f64::min);
-    Ok(MeasuredStores::of(ratios.concat(), share))
+    let found = found?;
+    let share = found.iter().map(|side| side.share).fold(1.0, f64::min);
+    let ratios = found.into_iter().flat_map(|side| side.ratios);
+    Ok(MeasuredStores::of(ratios.collect(), share))
 }
 
-/// One of the two ranks of both jobs. Gives the ratios, on rank 0, and the part of the time for which this thread ran.
+/// What one of the two ranks of both jobs has found.
+struct SideFindings {
+    /// On rank 0.
+    ratios: Vec<f64>,
+    /// The part of the time for which its thread ran.
+    share: f64,
+}
+
+/// One of the two ranks of both jobs.
 fn side(
     wireups: Vec<wireup::local::Local>,
     processor: u16,
     time: Duration,
-) -> Result<(Vec<f64>, f64)> {
+) -> Result<SideFindings> {
     let mut only = CpuSet::new();
     // A processor that is switched off meanwhile: the kernel finds another one.
     let _ = only.set(processor.into());
@@ -226,7 +235,10 @@ fn side(
     for runtime in runtimes {
         runtime.finalize()?;
     }
-    Ok((if rank == 0 { ratios } else { Vec::new() }, share))
+    if rank > 0 {
+        ratios.clear();
+    }
+    Ok(SideFindings { ratios, share })
 }
 
 /// The time for which this thread has run; zero where the system does not count it.

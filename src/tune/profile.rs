@@ -69,8 +69,8 @@ impl Profile {
         }
     }
 
-    /// This machine's and its file, or why there is none that can be used.
-    pub(super) fn find(variables: Variables<'_>) -> Result<(PathBuf, Self), String> {
+    /// This machine's, or why there is none that can be used.
+    pub(super) fn find(variables: Variables<'_>) -> Result<FoundProfile, String> {
         // Ranks that find no folder need not ask what machine this is.
         let folder = in_home(variables, VARIABLE, FOLDER, "").ok_or(HOMELESS)?;
         if !folder.is_dir() {
@@ -91,7 +91,7 @@ impl Profile {
             && profile.machine == here
             && Knobs::from_iter(knob).is_ok();
         match counts {
-            true => Ok((path, profile)),
+            true => Ok(FoundProfile { path, profile }),
             false => Err(useless("it is another version's or another machine's")),
         }
     }
@@ -100,6 +100,12 @@ impl Profile {
     pub(super) fn is_current(&self) -> bool {
         self.chunk_copy.is_some() || self.date == machine::today()
     }
+}
+
+/// A profile, and the file in which it was found.
+pub(super) struct FoundProfile {
+    pub(super) path: PathBuf,
+    pub(super) profile: Profile,
 }
 
 const HOMELESS: &str = "there is no home to keep it in";
@@ -127,9 +133,9 @@ pub enum StoresOrigin {
 
 impl StoresOrigin {
     /// Where nothing names it.
-    pub(super) fn of(found: &Result<(PathBuf, Profile), String>) -> Self {
+    pub(super) fn of(found: &Result<FoundProfile, String>) -> Self {
         match found {
-            Ok((_, profile)) => Self::Measured {
+            Ok(FoundProfile { profile, .. }) => Self::Measured {
                 date: profile.date.clone(),
                 rounds: profile.rounds,
                 busy: profile.busy,
@@ -231,7 +237,7 @@ impl Claim {
             Err(_) => None,
         };
         // The one before may have finished since the settings were read.
-        if Profile::find(&of_this_process).is_ok_and(|(_, profile)| profile.is_current()) {
+        if Profile::find(&of_this_process).is_ok_and(|found| found.profile.is_current()) {
             return Err(format!("{} was just written", path.display()));
         }
         let claim = Self {
