@@ -183,8 +183,16 @@ pub fn oob(own: u32, step: usize, stream: &[u8]) {
     }
 }
 
-/// What correct hosts say over an out-of-band connection, to each of both nodes.
-pub fn oob_streams() -> Vec<(u32, Vec<u8>)> {
+/// What a correct host says over an out-of-band connection.
+pub struct OobStream {
+    /// The node that hears it.
+    pub own: u32,
+    /// Its messages.
+    pub bytes: Vec<u8>,
+}
+
+/// What correct hosts say, to each of both nodes.
+pub fn oob_streams() -> Vec<OobStream> {
     let card = || wireup::Card {
         affinity: vec![0, 1, 5],
         pid_ns: 1,
@@ -205,34 +213,31 @@ pub fn oob_streams() -> Vec<(u32, Vec<u8>)> {
         total: 4,
         cards: vec![card(); count],
     };
-    let stream = |messages: &[ToHost]| messages.iter().flat_map(ToHost::frame).collect();
+    let stream = |own, messages: &[ToHost]| OobStream {
+        own,
+        bytes: messages.iter().flat_map(ToHost::frame).collect(),
+    };
     let abort = ToHost::Event(Event::Abort { code: 7 });
     vec![
-        (
+        stream(
             0,
-            stream(&[
+            &[
                 joined(2),
                 joined(3),
                 ToHost::Beat,
                 left(3),
                 died(2),
                 ToHost::Farewell,
-            ]),
+            ],
         ),
-        (
-            0,
-            stream(&[joined(3), died(2), abort.clone(), ToHost::Beat]),
-        ),
-        (
+        stream(0, &[joined(3), died(2), abort.clone(), ToHost::Beat]),
+        stream(1, &[cards(0, 3), cards(3, 1), left(0), died(1), abort]),
+        stream(
             1,
-            stream(&[cards(0, 3), cards(3, 1), left(0), died(1), abort]),
-        ),
-        (
-            1,
-            stream(&[ToHost::Absent {
+            &[ToHost::Absent {
                 waited_ms: 5,
                 missing: vec![missing(1), missing(2)],
-            }]),
+            }],
         ),
     ]
 }

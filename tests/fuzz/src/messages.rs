@@ -183,7 +183,7 @@ pub(crate) fn oob(data: &[u8]) {
 pub(crate) fn oob_seeds() -> Vec<Vec<u8>> {
     let streams = fuzzing::oob_streams().into_iter().zip([200, 7, 100, 1]);
     streams
-        .map(|((own, stream), step)| [&[own as u8, step][..], &stream].concat())
+        .map(|(stream, step)| [&[stream.own as u8, step][..], &stream.bytes].concat())
         .collect()
 }
 
