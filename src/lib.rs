@@ -46,7 +46,7 @@ pub use onecopy_shm::heap::HeapBuf;
 pub use onecopy_shm::loan::{Buffer, BufferMut, Span};
 pub use request::Status;
 pub use runtime::measure;
-pub use runtime::{LayerState, Options, Runtime, Threads, local, local_with};
+pub use runtime::{LayerState, Options, ReachedPeer, Runtime, Threads, local, local_with};
 #[doc(hidden)]
 pub use runtime::{local_of_nodes, local_on};
 

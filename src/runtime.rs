@@ -101,6 +101,15 @@ pub struct Runtime {
     finalized: bool,
 }
 
+/// How a peer on another node is reached.
+#[derive(Debug, Clone, Copy)]
+pub struct ReachedPeer {
+    /// The layer that carries messages.
+    pub carrier: LayerId,
+    /// Where the peer listens.
+    pub place: SocketAddr,
+}
+
 impl Runtime {
     /// Joins the job whose launcher started this process, or makes a job of one rank. Settings come from `ONECOPY_`
     /// variables. One thread may use the runtime; see [`Self::init_with`].
@@ -290,10 +299,9 @@ impl Runtime {
         Ok(worker.engine.node(rank))
     }
 
-    /// Connects with `peer` and waits until that is done, or cannot be. Gives the layer that carries messages from
-    /// another node and the place where the peer listens; none, if the two share memory. A lane that is being made is
-    /// waited for, but not for long; [`layers`](Self::layers) says why there is none.
-    pub fn reach(&self, peer: usize) -> Result<Option<(LayerId, SocketAddr)>> {
+    /// Connects with `peer` and waits until that is done, or cannot be. None: the two share memory. A lane that is
+    /// being made is waited for, but not for long; [`layers`](Self::layers) says why there is none.
+    pub fn reach(&self, peer: usize) -> Result<Option<ReachedPeer>> {
         let rank = {
             let mut worker = self.handle.gate.enter();
             let rank = worker.engine.core.check_rank(peer)?;
@@ -310,7 +318,7 @@ impl Runtime {
             let carrier = worker.engine.settled_carrier(rank);
             carrier.or_else(|| late.then_some(LayerId::WIRE))
         });
-        Ok(Some((carrier, place)))
+        Ok(Some(ReachedPeer { carrier, place }))
     }
 
     /// The ports of devices by which messages to `peer` on another node go. First comes that of the stream of messages,

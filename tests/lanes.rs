@@ -168,7 +168,8 @@ fn messages_of_all_sizes_come_by_lanes() {
                 if layers == "all" {
                     until_taken_over(&rt, peer, 1);
                 }
-                let (carrier, _) = rt.reach(peer).expect("reached").expect("another node");
+                let reached = rt.reach(peer).expect("reached").expect("another node");
+                let carrier = reached.carrier;
                 let states = rt.layers(peer).expect("connected");
                 let lane = states.iter().find(|state| state.layer == LayerId::LANE);
                 let refusal = lane.expect("a lane or why not").refusal.as_ref();

@@ -115,8 +115,8 @@ fn until_taken_over(rt: &Runtime) {
         exchange_with_all(rt, 100, round);
         let mut missing = 0u32;
         for peer in (0..size).filter(|&peer| rt.node(peer).expect("a node") != own) {
-            let (carrier, _) = rt.reach(peer).expect("reached").expect("another node");
-            missing += u32::from(carrier != LayerId::LANE);
+            let reached = rt.reach(peer).expect("reached").expect("another node");
+            missing += u32::from(reached.carrier != LayerId::LANE);
         }
         let mut most = [0];
         world
@@ -213,7 +213,7 @@ fn killed(rt: &Runtime) {
         let carriers = far.map(|&peer| rt.reach(peer).expect("reached"));
         by_lane |= carriers
             .flatten()
-            .all(|(carrier, _)| carrier == LayerId::LANE);
+            .all(|reached| reached.carrier == LayerId::LANE);
         if round > 50 && agree(rt, &others, by_lane) {
             break;
         }

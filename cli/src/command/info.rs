@@ -102,9 +102,9 @@ pub(super) fn look(peer: Option<usize>) -> Result<KnownPair, CliError> {
         ranks: runtime.size(),
         peer,
         oversubscribed: runtime.is_oversubscribed(),
-        wire: wire.map(|(layer, place)| Wire {
-            layer: layer.name(),
-            place: place.to_string(),
+        wire: wire.map(|reached| Wire {
+            layer: reached.carrier.name(),
+            place: reached.place.to_string(),
             rails,
         }),
     };

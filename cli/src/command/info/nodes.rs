@@ -85,10 +85,11 @@ fn try_pair(runtime: &Runtime, nodes: [&Node; 2]) -> NodePair {
         reason,
     };
     match runtime.reach(ranks[1]) {
-        Ok(Some((layer, place))) => {
-            let name = layer.name().to_owned();
-            let reason = reason(runtime, layer, ranks[1]).unwrap_or_else(|error| error.to_string());
-            pair(Some(name), Some(place.to_string()), reason)
+        Ok(Some(reached)) => {
+            let name = reached.carrier.name().to_owned();
+            let reason = reason(runtime, reached.carrier, ranks[1]);
+            let reason = reason.unwrap_or_else(|error| error.to_string());
+            pair(Some(name), Some(reached.place.to_string()), reason)
         }
         Ok(None) => pair(None, None, "the two share memory".to_owned()),
         Err(error) => pair(None, None, error.to_string()),
