@@ -8,7 +8,7 @@
 mod bytes;
 mod kind;
 
-pub(super) use bytes::{Reader, Writer};
+pub(super) use bytes::{OpenedMessage, Reader, Writer};
 pub(super) use kind::MessageKind;
 pub use kind::Sender;
 
@@ -179,7 +179,10 @@ impl ToLauncher {
 
     /// The message in these bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let (mut r, kind) = Reader::new(bytes, Sender::Rank)?;
+        let OpenedMessage {
+            kind,
+            reader: mut r,
+        } = Reader::open(bytes, Sender::Rank)?;
         let message = match kind {
             MessageKind::Join => Self::Join { card: r.card()? },
             MessageKind::Introduce => Self::Introduce {
@@ -291,7 +294,10 @@ impl ToRank {
 
     /// The message in these bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let (mut r, kind) = Reader::new(bytes, Sender::Launcher)?;
+        let OpenedMessage {
+            kind,
+            reader: mut r,
+        } = Reader::open(bytes, Sender::Launcher)?;
         let message = match kind {
             MessageKind::Cards => {
                 let first = r.rank("first")?;

@@ -60,7 +60,7 @@ impl Writer {
         self.address(card.listens);
         let ranges = ranges(&card.affinity);
         self.count(ranges.len());
-        for (first, len) in ranges {
+        for NumberRange { first, len } in ranges {
             self.u16(first);
             self.u16(len);
         }
@@ -85,18 +85,29 @@ impl Writer {
     }
 }
 
-/// Ascending numbers as (first, how many). Numbers out of order or too many ranges are dropped: a card describes,
-/// nothing depends on it.
-pub(super) fn ranges(numbers: &[u16]) -> Vec<(u16, u16)> {
-    let mut out: Vec<(u16, u16)> = Vec::new();
+/// Numbers that follow one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NumberRange {
+    pub(super) first: u16,
+    /// How many they are.
+    pub(super) len: u16,
+}
+
+/// The ranges of ascending numbers. Numbers out of order or too many ranges are dropped: a card describes, nothing
+/// depends on it.
+pub(super) fn ranges(numbers: &[u16]) -> Vec<NumberRange> {
+    let mut out: Vec<NumberRange> = Vec::new();
     let mut free = 0_u32;
     for &number in numbers {
         if u32::from(number) < free {
             continue;
         }
         match out.last_mut() {
-            Some((_, len)) if u32::from(number) == free && *len < u16::MAX => *len += 1,
-            _ => out.push((number, 1)),
+            Some(last) if u32::from(number) == free && last.len < u16::MAX => last.len += 1,
+            _ => out.push(NumberRange {
+                first: number,
+                len: 1,
+            }),
         }
         free = u32::from(number) + 1;
     }
@@ -110,12 +121,19 @@ pub(in crate::wireup) struct Reader<'a> {
     position: usize,
 }
 
+/// A message whose head was read.
+pub(in crate::wireup) struct OpenedMessage<'a> {
+    pub(in crate::wireup) kind: MessageKind,
+    /// Behind the head.
+    pub(in crate::wireup) reader: Reader<'a>,
+}
+
 impl<'a> Reader<'a> {
-    /// A reader behind the head, and the kind.
-    pub(in crate::wireup) fn new(
+    /// Reads the head.
+    pub(in crate::wireup) fn open(
         bytes: &'a [u8],
         sender: Sender,
-    ) -> Result<(Self, MessageKind), DecodeError> {
+    ) -> Result<OpenedMessage<'a>, DecodeError> {
         let mut reader = Self { bytes, position: 0 };
         if reader.u32()? != MAGIC {
             return Err(DecodeError::Magic);
@@ -126,7 +144,7 @@ impl<'a> Reader<'a> {
         }
         let found = reader.u16()?;
         match MessageKind::of(found) {
-            Some(kind) => Ok((reader, kind)),
+            Some(kind) => Ok(OpenedMessage { reader, kind }),
             None => Err(DecodeError::Kind { found, sender }),
         }
     }

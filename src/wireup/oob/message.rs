@@ -5,7 +5,7 @@
 //! untrusted also after the proof. Lengths and values are checked, and what is no message ends the connection.
 
 use super::super::message::{
-    DecodeError, MAX_MESSAGE, MessageKind, Reader, Sender, ToRank, Writer,
+    DecodeError, MAX_MESSAGE, MessageKind, OpenedMessage, Reader, Sender, ToRank, Writer,
 };
 use super::super::{Card, Event, Missing};
 
@@ -85,7 +85,7 @@ impl ToHost {
 
     /// The message in these bytes.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let (mut reader, kind) = Reader::new(bytes, Sender::Host)?;
+        let OpenedMessage { kind, mut reader } = Reader::open(bytes, Sender::Host)?;
         let message = match kind {
             MessageKind::Joined => Self::Joined {
                 rank: reader.rank("rank")? as usize,
