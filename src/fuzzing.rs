@@ -100,12 +100,11 @@ pub fn broker<'a>(ranks: usize, script: impl Iterator<Item = AtBroker<'a>>) {
             }
             AtBroker::Serve(rank) => {
                 let rank = rank % ranks;
-                let source = broker
-                    .polled()
-                    .map(|(source, _, read, _)| (source, read))
-                    .find(|(source, read)| *read && *source == Token::Socket(rank));
-                if let Some((source, _)) = source {
-                    broker.ready(source, now);
+                let socket = Token::Socket(rank);
+                let mut polled = broker.polled();
+                if polled.any(|polled| polled.read && polled.token == socket) {
+                    drop(polled);
+                    broker.ready(socket, now);
                 }
             }
             AtBroker::Listen(rank) => listen(ends[rank % ranks].as_ref(), &mut buffer),
@@ -163,8 +162,8 @@ pub fn oob(own: u32, step: usize, stream: &[u8]) {
         }
     }
     broker.lose_node(other);
-    for (_, message) in broker.messages() {
-        assert!(ToHost::decode(&message.encode()).is_ok());
+    for one in broker.messages() {
+        assert!(ToHost::decode(&one.message.encode()).is_ok());
     }
     let (secret, fresh) = ([7; 32], [1; 32]);
     for mut side in [

@@ -261,11 +261,11 @@ impl Conductor {
                 }
             }
         }
-        for (token, fd, read, write) in self.broker.polled() {
-            watch(fd, poll_args::flags(read, write), Ready::Broker(token));
+        for polled in self.broker.polled() {
+            watch(polled.fd, polled.flags(), Ready::Broker(polled.token));
         }
-        for (rank, fd, read, write) in self.pmi.polled() {
-            watch(fd, poll_args::flags(read, write), Ready::Pmi(rank));
+        for polled in self.pmi.polled() {
+            watch(polled.fd, polled.flags(), Ready::Pmi(polled.token));
         }
         for (which, fd) in self.forward.pending() {
             watch(fd, PollFlags::POLLOUT, Ready::Sink(which));

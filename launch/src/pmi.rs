@@ -10,10 +10,11 @@
 //! A barrier that can never be complete, because a rank has ended, ends the job: nobody is left waiting.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use onecopy::wireup::poll_args::Polled;
 
 /// Bounds that ranks get. Those of keys and values are MPICH's (`PMI2_MAX_KEYLEN` and `PMI2_MAX_VALLEN` of pmi2.h);
 /// names are given here, and short.
@@ -97,14 +98,17 @@ impl Server {
     }
 
     /// Descriptors to watch: for reading, and for writing if the flag is set.
-    pub(crate) fn polled(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>, bool, bool)> {
+    pub(crate) fn polled(&self) -> impl Iterator<Item = Polled<'_, usize>> {
         self.clients
             .iter()
             .enumerate()
             .filter_map(|(rank, client)| {
-                let socket = client.socket.as_ref()?.as_fd();
-                let read = client.out.len() < HIGH_WATER;
-                Some((rank, socket, read, !client.out.is_empty()))
+                Some(Polled {
+                    token: rank,
+                    fd: client.socket.as_ref()?.as_fd(),
+                    read: client.out.len() < HIGH_WATER,
+                    write: !client.out.is_empty(),
+                })
             })
     }
 
@@ -504,7 +508,7 @@ mod tests {
     fn a_rank_that_does_not_read_is_not_asked_for_more() {
         let (mut server, sockets) = server(1);
         let mut asked = 0;
-        while server.polled().all(|(_, _, read, _)| read) {
+        while server.polled().all(|polled| polled.read) {
             if (&sockets[0]).write_all(b"cmd=get_maxes\n").is_ok() {
                 asked += 1;
             }

@@ -9,11 +9,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use onecopy_shm::attended::AttendedTime;
 
+use super::poll_args::Polled;
 use crate::proof::{Handshake, Purpose, Secret, fresh};
 
 /// For an inbound connection to prove itself. Chosen by magnitude: more than twice what a caller gives one address
@@ -63,6 +64,12 @@ impl std::fmt::Debug for Acceptor {
     }
 }
 
+/// A host that has proven itself.
+pub(super) struct ProvenHost {
+    pub(super) rank: u32,
+    pub(super) stream: TcpStream,
+}
+
 impl Acceptor {
     /// Listens at each of `addresses` that can be bound, as rank `own`. At most `most` inbound connections are open at
     /// a time. If no address can be bound, the error is a text with the reasons.
@@ -108,23 +115,28 @@ impl Acceptor {
             .collect()
     }
 
-    /// Descriptors to watch: for writing if the flag is set, for reading otherwise.
-    pub(super) fn polled(&self) -> impl Iterator<Item = (AcceptorToken, BorrowedFd<'_>, bool)> {
+    /// Descriptors to poll.
+    pub(super) fn polled(&self) -> impl Iterator<Item = Polled<'_, AcceptorToken>> {
         let listeners = self.listeners.iter().enumerate();
         let listeners = listeners.filter(|_| self.rests_until.is_none());
-        let listeners =
-            listeners.map(|(number, one)| (AcceptorToken::Listener(number), one.as_fd(), false));
+        let listeners = listeners
+            .map(|(number, one)| Polled::for_read(AcceptorToken::Listener(number), one.as_fd()));
         let inbound = self.inbound.iter().enumerate();
         let inbound = inbound.filter_map(|(number, one)| {
             let one = one.as_ref()?;
             let writes = !one.proof.to_send().is_empty();
-            Some((AcceptorToken::Inbound(number), one.stream.as_fd(), writes))
+            Some(Polled {
+                token: AcceptorToken::Inbound(number),
+                fd: one.stream.as_fd(),
+                read: !writes,
+                write: writes,
+            })
         });
         listeners.chain(inbound)
     }
 
     /// Sends those away who have not proven themselves in time. Gives those who have, as found by a last look.
-    pub(super) fn tick(&mut self, now: Instant) -> Vec<(u32, TcpStream)> {
+    pub(super) fn tick(&mut self, now: Instant) -> Vec<ProvenHost> {
         self.rests_until.take_if(|until| *until <= now);
         let time = self.time.looks(now);
         let mut proven = Vec::new();
@@ -139,7 +151,7 @@ impl Acceptor {
     }
 
     /// Sends an inbound connection away, unless what it has sent proves who it is.
-    fn dismiss(&mut self, number: usize) -> Option<(u32, TcpStream)> {
+    fn dismiss(&mut self, number: usize) -> Option<ProvenHost> {
         let proven = self.hear(number);
         self.inbound[number] = None;
         proven
@@ -153,7 +165,7 @@ impl Acceptor {
     }
 
     /// Serves what is ready. An inbound connection that has proven itself leaves as a connection of this rank's.
-    pub(super) fn ready(&mut self, token: AcceptorToken, now: Instant) -> Option<(u32, TcpStream)> {
+    pub(super) fn ready(&mut self, token: AcceptorToken, now: Instant) -> Option<ProvenHost> {
         match token {
             AcceptorToken::Listener(number) => self.accept(number, now),
             AcceptorToken::Inbound(number) => self.hear(number),
@@ -161,7 +173,7 @@ impl Acceptor {
     }
 
     /// Lets a caller in. Gives the one that had to go for it, if that has just proven itself.
-    fn accept(&mut self, number: usize, now: Instant) -> Option<(u32, TcpStream)> {
+    fn accept(&mut self, number: usize, now: Instant) -> Option<ProvenHost> {
         let accepted = match self.listeners.get(number)?.accept() {
             Ok((stream, _)) => stream.set_nonblocking(true).map(|()| stream),
             Err(error) => Err(error),
@@ -190,12 +202,15 @@ impl Acceptor {
         proven
     }
 
-    fn hear(&mut self, number: usize) -> Option<(u32, TcpStream)> {
+    fn hear(&mut self, number: usize) -> Option<ProvenHost> {
         let place = self.inbound.get_mut(number)?;
         let one = place.as_mut()?;
         match one.go_on() {
             Ok(None) => None,
-            Ok(Some(rank)) => place.take().map(|one| (rank, one.stream)),
+            Ok(Some(rank)) => place.take().map(|one| ProvenHost {
+                rank,
+                stream: one.stream,
+            }),
             Err(why) => {
                 tracing::info!("a connection that is none of this job's: {why}");
                 // Without a word.

@@ -16,7 +16,7 @@ mod client;
 use beyond::OtherNodes;
 use client::{Client, ClientState};
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ use onecopy_shm::process;
 
 use crate::wireup::message::{MAX_MESSAGE, ToLauncher, ToRank};
 use crate::wireup::oob::ToHost;
+use crate::wireup::poll_args::Polled;
 use crate::wireup::{Card, Death, Event, Missing};
 
 /// When a rank's connection or process ends, its exit status may be a moment behind. Chosen by magnitude: two periods
@@ -168,8 +169,8 @@ impl Broker {
         self.clients.iter().all(|client| client.queue.is_empty())
     }
 
-    /// Descriptors to watch: for reading, and for writing if the flag is set.
-    pub fn polled(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>, bool, bool)> {
+    /// Descriptors to poll.
+    pub fn polled(&self) -> impl Iterator<Item = Polled<'_, Token>> {
         let bound = 64 + 2 * self.clients.len();
         self.clients
             .iter()
@@ -179,11 +180,16 @@ impl Broker {
                     // A rank that does not read its answers is not asked for more questions.
                     let read = client.queue.len() < bound;
                     let write = !client.queue.is_empty() && client.stuck.is_none();
-                    (Token::Socket(rank), socket.as_fd(), read, write)
+                    Polled {
+                        token: Token::Socket(rank),
+                        fd: socket.as_fd(),
+                        read,
+                        write,
+                    }
                 });
                 let watched = client.state == ClientState::Joined && client.ending.is_none();
                 let process = client.process.as_ref().filter(|_| watched);
-                let process = process.map(|fd| (Token::Process(rank), fd.as_fd(), true, false));
+                let process = process.map(|fd| Polled::for_read(Token::Process(rank), fd.as_fd()));
                 socket.into_iter().chain(process)
             })
     }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use onecopy_obs::Knobs;
 use onecopy_shm::fdpass;
 
-use super::host::{Config, FIRST, Host};
+use super::host::{Config, FIRST, Host, StartedHost};
 use super::launched::Launched;
 use super::meet::{Address, BASES, Folder, Listener};
 use super::nodes::Nodes;
@@ -161,7 +161,7 @@ impl Foreign {
                 late: Some((late, name)),
                 oob: None,
             };
-            let (host, socket) = Host::start(config)?;
+            let StartedHost { host, socket } = Host::start(config)?;
             let inner = Launched::new(socket, rank, size)?;
             return Ok(done(Inner::Launched(inner), Some(host)));
         }
@@ -176,7 +176,7 @@ impl Foreign {
                 };
                 // The name is no secret: the listener there must be of our user.
                 if fdpass::peer_credentials(socket.as_fd()).is_ok_and(|who| who.uid == own) {
-                    match Launched::at_host(socket, (rank, size), (FIRST, [0; 16]), limit) {
+                    match Launched::at_host(socket, rank, size, FIRST, [0; 16], limit) {
                         Ok(inner) => return Ok(done(Inner::Launched(inner), None)),
                         // The listener was closed at this moment.
                         Err(WireupError::HostGone { .. }) => {}

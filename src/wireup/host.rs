@@ -60,9 +60,17 @@ pub(super) struct Host {
     over: Option<Receiver<()>>,
 }
 
+/// A host that was started.
+#[derive(Debug)]
+pub(super) struct StartedHost {
+    pub(super) host: Host,
+    /// The connection of its own rank.
+    pub(super) socket: OwnedFd,
+}
+
 impl Host {
-    /// Starts the thread; returns it and its rank's own connection.
-    pub(super) fn start(config: Config) -> Result<(Self, OwnedFd), WireupError> {
+    /// Starts the thread.
+    pub(super) fn start(config: Config) -> Result<StartedHost, WireupError> {
         const CALL: &str = "join";
         let system = |what| {
             move |source| WireupError::System {
@@ -108,7 +116,10 @@ impl Host {
         };
         let started = thread::start("onecopy-host", STACK, move || broker_thread.serve());
         started.map_err(system("start the thread that introduces ranks"))?;
-        Ok((Self { announced, over }, own))
+        Ok(StartedHost {
+            host: Self { announced, over },
+            socket: own,
+        })
     }
 
     /// Waits until this rank's departure, or its abort of the job, was announced to the others.
@@ -231,8 +242,8 @@ impl Thread {
         }
         let messages = self.broker.messages();
         if let Some(oob) = &mut self.oob {
-            for (about, message) in messages {
-                oob.broadcast(about, &message, now);
+            for one in messages {
+                oob.broadcast(one.about, &one.message, now);
             }
         }
         let flushed = self.oob.as_ref().is_none_or(Oob::is_flushed);
@@ -284,11 +295,11 @@ impl Thread {
             let fd: BorrowedFd<'_> = one.socket.as_fd();
             watch(fd, PollFlags::POLLIN, Ready::Inbound(number));
         }
-        for (token, fd, read, write) in self.broker.polled() {
-            watch(fd, poll_args::flags(read, write), Ready::Broker(token));
+        for polled in self.broker.polled() {
+            watch(polled.fd, polled.flags(), Ready::Broker(polled.token));
         }
-        for (token, fd, read, write) in self.oob.iter().flat_map(Oob::polled) {
-            watch(fd, poll_args::flags(read, write), Ready::Oob(token));
+        for polled in self.oob.iter().flat_map(Oob::polled) {
+            watch(polled.fd, polled.flags(), Ready::Oob(polled.token));
         }
         let inbound = self.inbound.iter().map(|one| one.since + self.join_timeout);
         let late = self.late.as_ref().map(|(due, _)| *due);

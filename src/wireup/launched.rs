@@ -164,8 +164,10 @@ impl Launched {
     /// first, and waits for at most `limit` to be let in.
     pub(crate) fn at_host(
         socket: OwnedFd,
-        (rank, size): (usize, usize),
-        (host, secret): (usize, [u8; 16]),
+        rank: usize,
+        size: usize,
+        host: usize,
+        secret: [u8; 16],
         limit: Duration,
     ) -> Result<Self, WireupError> {
         const CALL: &str = "join";

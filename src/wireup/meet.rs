@@ -131,6 +131,12 @@ pub(super) struct Listener {
     named: Option<(Folder, PathBuf)>,
 }
 
+/// A listener, and how it is found.
+pub(super) struct OpenListener {
+    pub(super) listener: Listener,
+    pub(super) address: Address,
+}
+
 impl Listener {
     /// A listener with an abstract name.
     pub(super) fn at_abstract(name: &str) -> io::Result<Self> {
@@ -143,7 +149,7 @@ impl Listener {
     }
 
     /// A listener that is found through `/proc`. `name` is its name for the moment in which it has one.
-    pub(super) fn at_process(name: &str) -> io::Result<(Self, Address)> {
+    pub(super) fn at_process(name: &str) -> io::Result<OpenListener> {
         let pid = std::fs::read_link("/proc/self")?;
         let pid = pid.to_str().and_then(|text| text.parse().ok());
         let pid = pid.ok_or_else(|| io::Error::other("/proc/self names no process"))?;
@@ -162,7 +168,8 @@ impl Listener {
             _handle: Some(handle),
             named: None,
         };
-        Ok((listener, Address::Process { pid, fd }))
+        let address = Address::Process { pid, fd };
+        Ok(OpenListener { listener, address })
     }
 
     /// A listener with a file's name, in the first folder in which that is possible.

@@ -9,18 +9,19 @@ mod connect;
 mod connection;
 mod message;
 
-pub(super) use connect::{HostPair, connect};
+pub(super) use connect::{HostPair, HostStream, connect};
 pub(crate) use message::{Frames, ToHost};
 
 use std::net::{IpAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use super::acceptor::{Acceptor, AcceptorToken};
+use super::acceptor::{Acceptor, AcceptorToken, ProvenHost};
 use super::nodes::Nodes;
-use connection::{Connection, Loss};
+use super::poll_args::Polled;
+use connection::{Connection, Heard, Loss};
 
 /// Names what to poll for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,17 +100,18 @@ impl Oob {
         })
     }
 
-    /// Descriptors to watch: for reading, and for writing if the flags are set.
-    pub(super) fn polled(&self) -> impl Iterator<Item = (OobToken, BorrowedFd<'_>, bool, bool)> {
+    /// Descriptors to poll.
+    pub(super) fn polled(&self) -> impl Iterator<Item = Polled<'_, OobToken>> {
         let acceptor = self
             .acceptor
             .iter()
             .flat_map(|(acceptor, _)| acceptor.polled());
-        let acceptor =
-            acceptor.map(|(token, fd, writes)| (OobToken::Acceptor(token), fd, !writes, writes));
-        let connections = self.connections.iter().map(|connection| {
-            let token = OobToken::Connection(connection.node());
-            (token, connection.as_fd(), true, !connection.is_flushed())
+        let acceptor = acceptor.map(|polled| polled.map(OobToken::Acceptor));
+        let connections = self.connections.iter().map(|connection| Polled {
+            token: OobToken::Connection(connection.node()),
+            fd: connection.as_fd(),
+            read: true,
+            write: !connection.is_flushed(),
         });
         acceptor.chain(connections)
     }
@@ -141,8 +143,8 @@ impl Oob {
                     .acceptor
                     .as_mut()
                     .and_then(|(acceptor, _)| acceptor.ready(token, now));
-                if let Some((rank, stream)) = accepted {
-                    self.let_in(rank, stream, now);
+                if let Some(host) = accepted {
+                    self.let_in(host, now);
                 }
                 Vec::new()
             }
@@ -158,14 +160,17 @@ impl Oob {
         else {
             return Vec::new();
         };
-        let (mut messages, mut end) = connection.read(now);
+        let Heard {
+            mut messages,
+            mut end,
+        } = connection.read(now);
         // Room to write is no event; the end of the other side is noticed by reading.
         if end.is_none()
             && let Err(unsent) = connection.flush()
         {
-            let (last, found) = connection.read(now);
-            messages.extend(last);
-            end = found.or(Some(unsent));
+            let last = connection.read(now);
+            messages.extend(last.messages);
+            end = last.end.or(Some(unsent));
         }
         let mut events: Vec<OobEvent> = messages
             .into_iter()
@@ -179,7 +184,7 @@ impl Oob {
     }
 
     /// A host has proven itself.
-    fn let_in(&mut self, rank: u32, stream: TcpStream, now: Instant) {
+    fn let_in(&mut self, ProvenHost { rank, stream }: ProvenHost, now: Instant) {
         let node = self
             .nodes
             .hosted_by(rank as usize)
@@ -222,8 +227,8 @@ impl Oob {
     pub(super) fn tick(&mut self, now: Instant) -> Vec<OobEvent> {
         let acceptor = self.acceptor.as_mut();
         let proven = acceptor.map_or_else(Vec::new, |(acceptor, _)| acceptor.tick(now));
-        for (rank, stream) in proven {
-            self.let_in(rank, stream, now);
+        for host in proven {
+            self.let_in(host, now);
         }
         // This side looks four times in that time. If it did not, the others are not to blame.
         let late = now.saturating_duration_since(self.looked) > self.timeout / 2;

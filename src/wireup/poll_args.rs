@@ -1,17 +1,55 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Arguments of `poll` in event loops around a [`Broker`](super::broker::Broker): a host's, and the launcher's.
 
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use nix::poll::{PollFlags, PollTimeout};
 
-/// What a descriptor is polled for.
-#[must_use]
-pub fn flags(read: bool, write: bool) -> PollFlags {
-    let mut flags = PollFlags::empty();
-    flags.set(PollFlags::POLLIN, read);
-    flags.set(PollFlags::POLLOUT, write);
-    flags
+/// A descriptor to poll.
+#[derive(Debug, Clone, Copy)]
+pub struct Polled<'f, T> {
+    /// By what its owner knows it.
+    pub token: T,
+    /// The descriptor.
+    pub fd: BorrowedFd<'f>,
+    /// Whether it is polled for bytes to read.
+    pub read: bool,
+    /// Whether it is polled for room to write.
+    pub write: bool,
+}
+
+impl<'f, T> Polled<'f, T> {
+    /// One that is polled for bytes to read.
+    #[must_use]
+    pub fn for_read(token: T, fd: BorrowedFd<'f>) -> Self {
+        Self {
+            token,
+            fd,
+            read: true,
+            write: false,
+        }
+    }
+
+    /// The same, as another owner knows it.
+    #[must_use]
+    pub fn map<U>(self, token: impl FnOnce(T) -> U) -> Polled<'f, U> {
+        Polled {
+            token: token(self.token),
+            fd: self.fd,
+            read: self.read,
+            write: self.write,
+        }
+    }
+
+    /// What it is polled for.
+    #[must_use]
+    pub fn flags(&self) -> PollFlags {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::POLLIN, self.read);
+        flags.set(PollFlags::POLLOUT, self.write);
+        flags
+    }
 }
 
 /// How long to poll. Rounded up, so that what is due then is due when we wake.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::wireup::oob::HostPair;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollTimeout, poll};
 use onecopy_shm::sync::{AtomicBool, Ordering};
 use std::net::Shutdown;
 
@@ -19,14 +19,9 @@ fn acceptor(most: usize) -> Acceptor {
 fn serve(acceptor: &mut Acceptor, now: Instant) -> Vec<u32> {
     let mut fds = Vec::new();
     let mut tokens = Vec::new();
-    for (token, fd, writes) in acceptor.polled() {
-        let flags = if writes {
-            PollFlags::POLLOUT
-        } else {
-            PollFlags::POLLIN
-        };
-        fds.push(PollFd::new(fd, flags));
-        tokens.push(token);
+    for polled in acceptor.polled() {
+        fds.push(PollFd::new(polled.fd, polled.flags()));
+        tokens.push(polled.token);
     }
     poll(&mut fds, PollTimeout::from(10_u8)).expect("poll");
     let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
@@ -35,7 +30,7 @@ fn serve(acceptor: &mut Acceptor, now: Instant) -> Vec<u32> {
         accepted.extend(acceptor.ready(token, now));
     }
     accepted.extend(acceptor.tick(now));
-    accepted.into_iter().map(|(rank, _)| rank).collect()
+    accepted.into_iter().map(|host| host.rank).collect()
 }
 
 /// Whether the acceptor's side closes this connection, in so many rounds of serving it.
@@ -97,7 +92,7 @@ fn garbage_is_sent_away_and_the_silent_go_in_time() {
 fn goes_by(acceptor: &mut Acceptor, now: Instant) -> Vec<u32> {
     let looks = (PROOF_TIMEOUT.as_secs() / LOOK.as_secs()) as u32;
     let proven = (0..=looks).flat_map(|look| acceptor.tick(now + LOOK * look));
-    proven.map(|(rank, _)| rank).collect()
+    proven.map(|host| host.rank).collect()
 }
 
 /// An honest host has proven itself, and nobody has looked.

@@ -20,8 +20,8 @@ pub(super) struct OtherNodes {
     /// The node whose ranks this broker serves.
     own: u32,
     decides: bool,
-    /// For other brokers: the rank that it is about, if any, and the message.
-    out: Vec<(Option<usize>, ToHost)>,
+    /// For other brokers.
+    out: Vec<MessageBeyond>,
     /// How many cards have come.
     cards: usize,
     /// The missing ranks, as the broker that decides reports them.
@@ -44,6 +44,14 @@ impl OtherNodes {
         }
         Ok(self.cards == size)
     }
+}
+
+/// A message for other brokers.
+#[derive(Debug)]
+pub(crate) struct MessageBeyond {
+    /// The rank that it is about, if any.
+    pub(crate) about: Option<usize>,
+    pub(crate) message: ToHost,
 }
 
 impl Broker {
@@ -72,12 +80,15 @@ impl Broker {
 
     pub(super) fn send_beyond(&mut self, about: Option<usize>, message: impl FnOnce() -> ToHost) {
         if let Some(beyond) = &mut self.beyond {
-            beyond.out.push((about, message()));
+            beyond.out.push(MessageBeyond {
+                about,
+                message: message(),
+            });
         }
     }
 
-    /// Messages for other brokers, and the rank that each is about.
-    pub(crate) fn messages(&mut self) -> Vec<(Option<usize>, ToHost)> {
+    /// Messages for other brokers.
+    pub(crate) fn messages(&mut self) -> Vec<MessageBeyond> {
         let beyond = self.beyond.as_mut();
         beyond
             .map(|beyond| std::mem::take(&mut beyond.out))

@@ -188,7 +188,7 @@ fn a_rank_that_does_not_read_is_not_asked_for_more() {
     serve(&mut broker, 1);
     let ask = ToLauncher::Introduce { peer: 0 }.encode();
     let mut asked = 0;
-    while broker.polled().all(|(_, _, read, _)| read) {
+    while broker.polled().all(|polled| polled.read) {
         if fdpass::send(sockets[0].as_fd(), &ask, &[], Wait::Never).is_ok() {
             asked += 1;
         }

@@ -9,7 +9,6 @@
 //! A rank that fails puts its reason in place of the word that others look for, so they fail with it and do not wait.
 
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -20,9 +19,9 @@ use super::{CALL, EmergencyParts, Foreign, Inner, unusable};
 use crate::proof::fresh;
 use crate::wireup::acceptor::Acceptor;
 use crate::wireup::digest::{self, Digest, JoinAt, NodesDigest};
-use crate::wireup::host::{Config, FIRST, Host};
+use crate::wireup::host::{Config, FIRST, Host, StartedHost};
 use crate::wireup::launched::Launched;
-use crate::wireup::meet::{Address, Listener, ListenerKind, Namespaces};
+use crate::wireup::meet::{Address, Listener, ListenerKind, Namespaces, OpenListener};
 use crate::wireup::nodes::Nodes;
 use crate::wireup::singleton::Singleton;
 use crate::wireup::table::Table;
@@ -60,9 +59,10 @@ pub(super) fn by_table(mut table: Box<dyn Table>, knobs: &Knobs) -> Result<Forei
     table.barrier(CALL)?;
     let mut prepared = None;
     if rank == FIRST {
-        let (word, outcome) = match prepare(&mut *table, knobs, &here) {
-            Ok((digest, opened)) => (digest.encode(), Ok((digest, opened))),
-            Err(reason) => (digest::refusal(&reason), Err(reason)),
+        let outcome = prepare(&mut *table, knobs, &here);
+        let word = match &outcome {
+            Ok(prepared) => prepared.digest.encode(),
+            Err(reason) => digest::refusal(reason),
         };
         digest::put(&mut *table, CALL, DIGEST, &word)?;
         prepared = Some(outcome);
@@ -70,8 +70,8 @@ pub(super) fn by_table(mut table: Box<dyn Table>, knobs: &Knobs) -> Result<Forei
     table.barrier(CALL)?;
     let (digest, opened) = match prepared {
         Some(outcome) => {
-            let (digest, opened) = outcome.map_err(|reason| unusable(launcher, reason))?;
-            (digest, Some(opened))
+            let prepared = outcome.map_err(|reason| unusable(launcher, reason))?;
+            (prepared.digest, Some(prepared.socket))
         }
         None => {
             let word = digest::get(&mut *table, CALL, FIRST, DIGEST)?;
@@ -128,12 +128,15 @@ fn refused(launcher: &str, word: &str) -> WireupError {
     unusable(launcher, reason)
 }
 
+/// What rank 0 has prepared for all.
+struct Prepared {
+    digest: Digest,
+    /// Where they come.
+    socket: OpenSocket,
+}
+
 /// What rank 0 does for all: looks where they are, and opens what they come to. An error in words.
-fn prepare(
-    table: &mut dyn Table,
-    knobs: &Knobs,
-    here: &Namespaces,
-) -> Result<(Digest, OpenSocket), String> {
+fn prepare(table: &mut dyn Table, knobs: &Knobs, here: &Namespaces) -> Result<Prepared, String> {
     let mut places = Vec::with_capacity(table.size());
     for rank in 0..table.size() {
         let word = table
@@ -148,17 +151,16 @@ fn prepare(
     let random = |error| format!("/dev/urandom: {error}");
     let secret: [u8; 16] = fresh().map_err(random)?;
     if nodes.count() == 1 {
-        let (listener, address) =
-            open(here.listener_kind(&places)?).map_err(|error| no_listener(&error))?;
-        let join_at = JoinAt::Listener(address);
-        return Ok((
-            Digest {
+        let kind = here.listener_kind(&places)?;
+        let OpenListener { listener, address } = open(kind).map_err(|error| no_listener(&error))?;
+        return Ok(Prepared {
+            digest: Digest {
                 nodes,
                 secret,
-                join_at,
+                join_at: JoinAt::Listener(address),
             },
-            OpenSocket::Listener(listener),
-        ));
+            socket: OpenSocket::Listener(listener),
+        });
     }
     let mut listeners = Vec::with_capacity(nodes.count());
     for host in (0..nodes.count()).filter_map(|node| nodes.host(u32::try_from(node).ok()?)) {
@@ -177,50 +179,70 @@ fn prepare(
         timeout: knobs.node_timeout,
         places: acceptor.places(),
     };
-    let join_at = JoinAt::Nodes(between);
-    Ok((
-        Digest {
+    Ok(Prepared {
+        digest: Digest {
             nodes,
             secret,
-            join_at,
+            join_at: JoinAt::Nodes(between),
         },
-        OpenSocket::Acceptor(acceptor),
-    ))
+        socket: OpenSocket::Acceptor(acceptor),
+    })
 }
 
 fn no_listener(error: &std::io::Error) -> String {
     format!("a rank cannot listen for the others of its node: {error}")
 }
 
-/// A listener for the ranks of this node, and how they find it.
-fn open(kind: ListenerKind) -> std::io::Result<(Listener, Address)> {
+/// A listener for the ranks of this node.
+fn open(kind: ListenerKind) -> std::io::Result<OpenListener> {
     let name: [u8; 16] = fresh()?;
     let name = format!("onecopy-{:032x}", u128::from_be_bytes(name));
     match kind {
         ListenerKind::Abstract => {
             let listener = Listener::at_abstract(&name)?;
-            Ok((listener, Address::Abstract(name)))
+            let address = Address::Abstract(name);
+            Ok(OpenListener { listener, address })
         }
         ListenerKind::Process => Listener::at_process(&name),
         ListenerKind::Path => {
             let listener = Listener::at_path(&name)?;
             let address = listener.address().ok_or(std::io::ErrorKind::NotFound)?;
-            Ok((listener, address))
+            Ok(OpenListener { listener, address })
         }
     }
 }
 
 /// What a host has, once its node is joined to the others.
 struct JoinedHost {
-    host: Host,
-    socket: OwnedFd,
-    listener: Address,
+    started: StartedHost,
+    word: NodeWord,
+}
+
+/// How others reach a node and its host.
+struct NodeWord {
+    /// The node's.
     address: IpAddr,
+    /// The host's, for the ranks of the node.
+    listener: Address,
+}
+
+impl NodeWord {
+    fn encode(&self) -> String {
+        format!("{}|{}", self.address, self.listener.encode())
+    }
+
+    fn decode(word: &str) -> Option<Self> {
+        let (address, listener) = word.split_once('|')?;
+        Some(Self {
+            address: address.parse().ok()?,
+            listener: Address::decode(listener)?,
+        })
+    }
 }
 
 impl Meeting {
     fn host_of_all(self, listener: Listener) -> Result<Foreign, WireupError> {
-        let (host, socket) = Host::start(self.config(listener, None))?;
+        let StartedHost { host, socket } = Host::start(self.config(listener, None))?;
         let inner = Launched::new(socket, self.rank, self.size)?;
         Ok(Foreign::new(
             Inner::Launched(inner),
@@ -248,8 +270,7 @@ impl Meeting {
                 format!("cannot reach rank {host} at {place}: {error}"),
             )
         })?;
-        let (own, place) = ((self.rank, self.size), (host, self.secret));
-        Launched::at_host(socket, own, place, self.limit)
+        Launched::at_host(socket, self.rank, self.size, host, self.secret, self.limit)
     }
 
     fn between_nodes(
@@ -265,7 +286,7 @@ impl Meeting {
         if self.rank == host {
             let outcome = self.join_nodes(&nodes, between, acceptor, knobs);
             let word = match &outcome {
-                Ok(joined) => format!("{}|{}", joined.address, joined.listener.encode()),
+                Ok(joined) => joined.word.encode(),
                 Err(reason) => digest::refusal(reason),
             };
             digest::put(&mut *self.table, CALL, &node_key(node), &word)?;
@@ -280,14 +301,15 @@ impl Meeting {
         }
         let (inner, host, address) = match joined {
             Some(joined) => {
-                let inner = Launched::new(joined.socket, self.rank, self.size)?;
-                (inner, Some(joined.host), joined.address)
+                let StartedHost { host, socket } = joined.started;
+                let inner = Launched::new(socket, self.rank, self.size)?;
+                (inner, Some(host), joined.word.address)
             }
             None => {
-                let (address, listener) = self.node_word(&nodes, node)?;
-                let mut inner = self.at_listener(&listener, host)?;
+                let word = self.node_word(&nodes, node)?;
+                let mut inner = self.at_listener(&word.listener, host)?;
                 inner.hears_by_host_of(nodes.beyond(node).collect());
-                (inner, None, address)
+                (inner, None, word.address)
             }
         };
         let net = NetIdentity {
@@ -298,14 +320,11 @@ impl Meeting {
         Ok(Foreign::on_node(Inner::Launched(inner), rest, nodes, net))
     }
 
-    /// What the host of a node has left: the node's address, and its listener.
-    fn node_word(&mut self, nodes: &Nodes, node: u32) -> Result<(IpAddr, Address), WireupError> {
+    /// What the host of a node has left.
+    fn node_word(&mut self, nodes: &Nodes, node: u32) -> Result<NodeWord, WireupError> {
         let host = nodes.host(node).unwrap_or(FIRST);
         let word = digest::get(&mut *self.table, CALL, host, &node_key(node))?;
-        let parts = word.split_once('|').and_then(|(address, listener)| {
-            Some((address.parse().ok()?, Address::decode(listener)?))
-        });
-        parts.ok_or_else(|| refused(self.launcher, &word))
+        NodeWord::decode(&word).ok_or_else(|| refused(self.launcher, &word))
     }
 
     /// Opens the listener of this node and joins the node to the others. An error in words.
@@ -322,7 +341,11 @@ impl Meeting {
             .get(node as usize)
             .copied()
             .unwrap_or(ListenerKind::Path);
-        let (listener, place) = open(kind).map_err(|error| no_listener(&error))?;
+        let opened = open(kind).map_err(|error| no_listener(&error))?;
+        let OpenListener {
+            listener,
+            address: place,
+        } = opened;
         // The other half is for what comes after.
         let limit = self.limit / 2;
         let config = |first| oob::Config {
@@ -334,26 +357,26 @@ impl Meeting {
         let start = |config| {
             Host::start(self.config(listener, Some(config))).map_err(|error| error.to_string())
         };
-        let (host, socket, address) = match acceptor {
+        let (started, address) = match acceptor {
             Some(acceptor) => {
                 let (complete, up) = channel();
-                let (host, socket) =
-                    start(config(oob::Start::Accepts(Box::new(acceptor), complete)))?;
+                let started = start(config(oob::Start::Accepts(Box::new(acceptor), complete)))?;
                 let address =
                     all_linked(&up, limit).ok_or_else(|| self.unlinked(between, limit))?;
-                (host, socket, address)
+                (started, address)
             }
             None => {
-                let (stream, address) = self.call(between, limit, knobs)?;
-                let (host, socket) = start(config(oob::Start::Called(stream)))?;
-                (host, socket, address)
+                let called = self.call(between, limit, knobs)?;
+                let started = start(config(oob::Start::Called(called.stream)))?;
+                (started, called.address)
             }
         };
         Ok(JoinedHost {
-            host,
-            socket,
-            listener: place,
-            address,
+            started,
+            word: NodeWord {
+                address,
+                listener: place,
+            },
         })
     }
 
@@ -362,7 +385,7 @@ impl Meeting {
         between: &NodesDigest,
         limit: Duration,
         knobs: &Knobs,
-    ) -> Result<(std::net::TcpStream, IpAddr), String> {
+    ) -> Result<oob::HostStream, String> {
         let rank = self.rank;
         let from = match &knobs.net_address {
             Some(wanted) => address::candidates(Some(wanted), false)

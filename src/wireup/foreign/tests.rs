@@ -22,7 +22,7 @@ fn host(size: usize, what: &str, limit: Duration) -> (Foreign, Address, [u8; 16]
         late: None,
         oob: None,
     };
-    let (host, socket) = Host::start(config).expect("host");
+    let StartedHost { host, socket } = Host::start(config).expect("host");
     let inner = Launched::new(socket, FIRST, size).expect("rank 0");
     let rank = Foreign::new(
         Inner::Launched(inner),
@@ -38,12 +38,7 @@ fn guest(
     secret: [u8; 16],
 ) -> Result<Launched, WireupError> {
     let socket = address.connect().expect("connect");
-    Launched::at_host(
-        socket,
-        (rank, size),
-        (FIRST, secret),
-        Duration::from_secs(20),
-    )
+    Launched::at_host(socket, rank, size, FIRST, secret, Duration::from_secs(20))
 }
 
 #[test]

@@ -27,7 +27,8 @@ fn every_way_leads_to_its_door_and_ends_with_it() {
     assert!(Address::Abstract(name).connect().is_err());
 
     let name = unique("process");
-    let (listener, address) = Listener::at_process(&name).expect("process");
+    let opened = Listener::at_process(&name).expect("process");
+    let OpenListener { listener, address } = opened;
     for base in BASES {
         let file = Folder::below(Path::new(base)).file(&name);
         assert!(!file.exists(), "the name is gone before anyone comes");

@@ -42,15 +42,22 @@ pub(in crate::wireup) struct HostPair {
     pub(in crate::wireup) peer: u32,
 }
 
-/// A proven connection between two hosts, and the address of this node that it uses. `from`: addresses of this
-/// node that may be used; empty for any.
+/// A proven connection with another host.
+#[derive(Debug)]
+pub(in crate::wireup) struct HostStream {
+    pub(in crate::wireup) stream: TcpStream,
+    /// The address of this node that it uses.
+    pub(in crate::wireup) address: IpAddr,
+}
+
+/// Connects with another host. `from`: addresses of this node that may be used; empty for any.
 pub(in crate::wireup) fn connect(
     places: &[SocketAddr],
     from: &[IpAddr],
     hosts: HostPair,
     secret: Secret,
     limit: Duration,
-) -> Result<(TcpStream, IpAddr), String> {
+) -> Result<HostStream, String> {
     let start = Instant::now();
     // By address, the last one: in the last round the time may be over before all have their turn.
     let mut reasons = vec!["no time was left for it".to_owned(); places.len()];
@@ -61,7 +68,7 @@ pub(in crate::wireup) fn connect(
             if left.is_zero() {
                 break;
             }
-            match attempt(to, from, hosts, secret, (left, start + limit)) {
+            match attempt(to, from, hosts, secret, left, start + limit) {
                 Ok(found) => return Ok(found),
                 Err(Failure::Late(why)) => {
                     lasting = false;
@@ -85,8 +92,9 @@ fn attempt(
     from: &[IpAddr],
     hosts: HostPair,
     secret: Secret,
-    (limit, last): (Duration, Instant),
-) -> Result<(TcpStream, IpAddr), Failure> {
+    limit: Duration,
+    last: Instant,
+) -> Result<HostStream, Failure> {
     let lasting = |error: &dyn std::fmt::Display| Failure::Lasting(error.to_string());
     let deadline = Instant::now() + limit;
     let source = from
@@ -119,7 +127,10 @@ fn attempt(
     let mut proof = Handshake::call(secret, Purpose::Oob, hosts.own, hosts.peer, fresh);
     prove(&stream, &mut proof, deadline, last)?;
     let address = stream.local_addr().map_err(|error| lasting(&error))?;
-    Ok((stream, address.ip().to_canonical()))
+    Ok(HostStream {
+        stream,
+        address: address.ip().to_canonical(),
+    })
 }
 
 /// A connection that is being made.

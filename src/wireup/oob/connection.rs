@@ -51,6 +51,13 @@ pub(in crate::wireup) struct Connection {
     last_sent: Instant,
 }
 
+/// What has come by a connection.
+pub(super) struct Heard {
+    pub(super) messages: Vec<ToHost>,
+    /// The end of the connection, which came after them.
+    pub(super) end: Option<Loss>,
+}
+
 impl Connection {
     /// Over a connection that has proven itself.
     pub(super) fn new(stream: TcpStream, node: u32, now: Instant) -> io::Result<Self> {
@@ -140,12 +147,16 @@ impl Connection {
     }
 
     /// Takes what has come, and the end of the connection after it.
-    pub(super) fn read(&mut self, now: Instant) -> (Vec<ToHost>, Option<Loss>) {
+    pub(super) fn read(&mut self, now: Instant) -> Heard {
         let mut messages = Vec::new();
+        let mut end = None;
         let mut block = [0; 16 << 10];
         for _ in 0..READS {
+            if end.is_some() {
+                break;
+            }
             match self.stream.read(&mut block) {
-                Ok(0) => return (messages, Some(Loss::Closed)),
+                Ok(0) => end = Some(Loss::Closed),
                 Ok(count) => {
                     self.last_received = now;
                     self.frames.take(&block[..count]);
@@ -153,16 +164,19 @@ impl Connection {
                         match self.frames.next() {
                             Ok(Some(message)) => messages.push(message),
                             Ok(None) => break,
-                            Err(error) => return (messages, Some(Loss::Nonsense(error))),
+                            Err(error) => {
+                                end = Some(Loss::Nonsense(error));
+                                break;
+                            }
                         }
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return (messages, Some(Loss::Failed(error))),
+                Err(error) => end = Some(Loss::Failed(error)),
             }
         }
-        (messages, None)
+        Heard { messages, end }
     }
 
     /// Ends the sending side: the other side reads the end behind the last message.

@@ -45,7 +45,7 @@ fn other(own: u32, stream: TcpStream) -> Oob {
 
 /// Serves all that is there.
 fn serve(connections: &mut Oob, now: Instant) -> Vec<OobEvent> {
-    let tokens: Vec<OobToken> = connections.polled().map(|(token, ..)| token).collect();
+    let tokens: Vec<OobToken> = connections.polled().map(|polled| polled.token).collect();
     let mut events = Vec::new();
     for token in tokens {
         events.extend(connections.ready(token, now));
@@ -61,7 +61,7 @@ fn linked() -> (Oob, Oob, Oob) {
             scope.spawn(move || {
                 connect(&[place], &[], HostPair { own: rank, peer: 0 }, SECRET, LONG)
                     .expect("a connection")
-                    .0
+                    .stream
             })
         });
         let start = Instant::now();
@@ -274,7 +274,7 @@ fn a_host_comes_once_and_nobody_else_does() {
             let call = || {
                 connect(&[place], &[], HostPair { own: rank, peer: 0 }, SECRET, LONG)
                     .expect("proven")
-                    .0
+                    .stream
             };
             let host = scope.spawn(call);
             while !host.is_finished() {

@@ -65,7 +65,7 @@ impl TwoBrokers {
 
     fn carry(&mut self) {
         for from in [1, 0, 1] {
-            for (about, message) in self.brokers[from].messages() {
+            for MessageBeyond { about, message } in self.brokers[from].messages() {
                 // As with out-of-band connections: no node gets messages about its own ranks.
                 let own = about.map(|rank| rank / 2);
                 if from == 1 && own != Some(1) || from == 0 && own == Some(1) {
@@ -339,11 +339,7 @@ fn cards_of_many_nodes_fit() {
         zero.hear(node, ToHost::Joined { rank, card }, now)
             .expect("joined");
     }
-    let messages: Vec<ToHost> = zero
-        .messages()
-        .into_iter()
-        .map(|(_, message)| message)
-        .collect();
+    let messages: Vec<ToHost> = zero.messages().into_iter().map(|one| one.message).collect();
     let mut one = Broker::new(TIMEOUT);
     one.make_room(4096);
     one.serve_node(nodes, 1);
