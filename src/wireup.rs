@@ -154,28 +154,36 @@ pub enum Death {
 }
 
 impl Death {
-    /// As two numbers: what happened, and a detail of it.
-    pub(crate) fn encode(self) -> (u8, i32) {
-        match self {
+    /// As two numbers.
+    pub(crate) fn encode(self) -> EncodedDeath {
+        let (what, detail) = match self {
             Self::Code(code) => (0, code),
             Self::Signal(signal) => (1, signal),
             Self::Unknown => (2, 0),
             Self::NodeLost => (3, 0),
             Self::Unheard => (4, 0),
-        }
+        };
+        EncodedDeath { what, detail }
     }
 
     /// What [`Self::encode`] made two numbers of; none if it made these of nothing.
-    pub(crate) fn decode(what: u8, detail: i32) -> Option<Self> {
-        Some(match what {
-            0 => Self::Code(detail),
-            1 => Self::Signal(detail),
+    pub(crate) fn decode(encoded: EncodedDeath) -> Option<Self> {
+        Some(match encoded.what {
+            0 => Self::Code(encoded.detail),
+            1 => Self::Signal(encoded.detail),
             2 => Self::Unknown,
             3 => Self::NodeLost,
             4 => Self::Unheard,
             _ => return None,
         })
     }
+}
+
+/// A [`Death`] in two numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct EncodedDeath {
+    pub(crate) what: u8,
+    pub(crate) detail: i32,
 }
 
 impl fmt::Display for Death {

@@ -2,10 +2,13 @@
 //! A failure, encoded in one word for the other members.
 
 use crate::error::{Error, Result};
-use crate::wireup::Death;
+use crate::wireup::{Death, EncodedDeath};
 
 /// In the place of how a rank died: it has left.
-const LEFT: u8 = u8::MAX;
+const LEFT: EncodedDeath = EncodedDeath {
+    what: u8::MAX,
+    detail: 0,
+};
 
 /// What a rank tells its partners in a barrier about those who cannot come: `rank + 1` and how it ended, or 0.
 pub(crate) struct Failed;
@@ -15,30 +18,33 @@ impl Failed {
     pub(crate) const GIVEN_UP: u64 = 1;
 
     pub(crate) fn encode(failure: Option<&Error>) -> u64 {
-        let (rank, (what, detail)) = match failure {
+        let (rank, how) = match failure {
             None => return 0,
             Some(Error::PeerDied { rank, death }) => (*rank, death.encode()),
-            Some(Error::PeerLeft { rank }) => (*rank, (LEFT, 0)),
+            Some(Error::PeerLeft { rank }) => (*rank, LEFT),
             // This rank is cut off from another one in some other way; only the fact is reported.
             Some(Error::Protocol { rank, .. } | Error::Unreachable { rank, .. }) => {
                 (*rank, Death::Unknown.encode())
             }
             Some(_) => return 0,
         };
-        let detail = u64::from(detail as u32 & 0xFFFF);
-        (rank as u64 + 1) << 32 | detail << 8 | u64::from(what)
+        let detail = u64::from(how.detail as u32 & 0xFFFF);
+        (rank as u64 + 1) << 32 | detail << 8 | u64::from(how.what)
     }
 
     pub(crate) fn decode(word: u64) -> Result<()> {
-        let (rank, detail) = ((word >> 32) as usize, (word as u32 >> 8) as i32);
-        let Some(rank) = rank.checked_sub(1) else {
+        let Some(rank) = ((word >> 32) as usize).checked_sub(1) else {
             return Ok(());
         };
-        if word as u8 == LEFT {
+        let how = EncodedDeath {
+            what: word as u8,
+            detail: (word as u32 >> 8) as i32,
+        };
+        if how.what == LEFT.what {
             return Err(Error::PeerLeft { rank });
         }
         // What cannot be decoded still says that the rank is gone.
-        let death = Death::decode(word as u8, detail).unwrap_or(Death::Unknown);
+        let death = Death::decode(how).unwrap_or(Death::Unknown);
         Err(Error::PeerDied { rank, death })
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bytes of a message: what writes its fields, and what reads and checks them.
 
-use super::super::{Card, Death, Export, PROTOCOL_VERSION};
+use super::super::{Card, Death, EncodedDeath, Export, PROTOCOL_VERSION};
 use super::{DecodeError, MAX_RANKS, MessageKind, Sender};
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -79,7 +79,7 @@ impl Writer {
     }
 
     pub(in crate::wireup) fn death(&mut self, death: Death) {
-        let (what, detail) = death.encode();
+        let EncodedDeath { what, detail } = death.encode();
         self.u32(what.into());
         self.u32(detail.cast_unsigned());
     }
@@ -293,7 +293,7 @@ impl<'a> Reader<'a> {
         let what = self.u32()?;
         let detail = self.i32()?;
         let death = u8::try_from(what).ok();
-        let death = death.and_then(|what| Death::decode(what, detail));
+        let death = death.and_then(|what| Death::decode(EncodedDeath { what, detail }));
         death.ok_or(DecodeError::Value {
             field: "death",
             value: what.into(),
