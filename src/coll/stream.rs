@@ -72,6 +72,15 @@ struct CurrentPiece {
     phase: u32,
 }
 
+/// Room for a piece that is combined apart from the buffers.
+struct PrefixRoom<'r> {
+    prefix: &'r mut [u8],
+    /// The prefix with this rank's own vector.
+    with: &'r mut [u8],
+    /// For partial results.
+    work: &'r mut [u8],
+}
+
 /// How pieces come to a rank and go on from it.
 #[derive(Clone, Copy)]
 struct Flow {
@@ -139,15 +148,15 @@ impl StreamPlan {
         Ok(sources)
     }
 
-    /// Combines `views` apart from the buffers: the prefix, and `with` this rank's own vector.
+    /// Combines `views` apart from the buffers.
     fn combine_apart(
         &self,
         loans: &mut LoanTable,
         now: CurrentPiece,
         views: &[Option<View<'_>>],
-        (prefix, with): (&mut [u8], &mut [u8]),
-        work: &mut [u8],
+        room: PrefixRoom<'_>,
     ) -> Result<()> {
+        let PrefixRoom { prefix, with, work } = room;
         let operands = self.operands(None);
         combine_all(&operands, prefix, views, None, work);
         let own = loans.view(self.send.loan, self.send.offset + now.begin, now.len)?;
@@ -243,7 +252,7 @@ impl Stream {
             }
             match &flow.before {
                 Some(line) => {
-                    if !self.combine(cx, scratch, (&flow, line), now)? {
+                    if !self.combine(cx, scratch, &flow, line, now)? {
                         return Ok(result);
                     }
                 }
@@ -364,7 +373,8 @@ impl Stream {
         &mut self,
         cx: &mut StepContext<'_>,
         scratch: &mut Scratch,
-        (flow, line): (&Flow, &CheckedLine),
+        flow: &Flow,
+        line: &CheckedLine,
         now: CurrentPiece,
     ) -> Result<bool> {
         let (before, len) = (cx.state.me - 1, now.len);
@@ -404,8 +414,12 @@ impl Stream {
         }
         if flow.slots_out {
             let (prefix, with) = room[..2 * len].split_at_mut(len);
-            self.plan
-                .combine_apart(loans, now, &views, (&mut *prefix, &mut *with), work)?;
+            let room = PrefixRoom {
+                prefix: &mut *prefix,
+                with: &mut *with,
+                work,
+            };
+            self.plan.combine_apart(loans, now, &views, room)?;
             state.own().write_slot(cx.seq, now.half, with);
             loans.write(self.plan.recv, now.begin, len, |out| {
                 copy_slices(Kernel::Memcpy, out, prefix)
