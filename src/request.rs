@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::matching::{EntryId, Envelope, MatchBits};
 use onecopy_btl::lanes::ExposedMemory;
 use onecopy_btl::module::Region;
-use onecopy_shm::loan::{Loan, LoanError, LoanTable};
+use onecopy_shm::loan::{Loan, LoanError, LoanRange, LoanTable};
 use std::sync::Arc;
 
 /// What a completed receive tells.
@@ -31,9 +31,6 @@ pub(crate) enum UserBuf {
     Many(Arc<[Loan]>),
     Staged(Arc<StagedBuf>),
 }
-
-/// A range of a loan.
-pub(crate) type LoanRange = (Loan, usize, usize);
 
 impl UserBuf {
     pub(crate) fn len(&self) -> u64 {
@@ -72,7 +69,11 @@ impl UserBuf {
             if n == 0 {
                 break;
             }
-            pieces.push((*loan, skip as usize, n as usize));
+            pieces.push(LoanRange {
+                loan: *loan,
+                offset: skip as usize,
+                len: n as usize,
+            });
             (skip, left) = (0, left - n);
         }
         pieces
@@ -94,9 +95,9 @@ impl UserBuf {
             return buffer.take(offset, len, f);
         }
         let mut done = 0;
-        for (loan, from, n) in self.pieces(offset, len as u64) {
-            loans.write(loan, from, n, |out| f(done, out))?;
-            done += n;
+        for LoanRange { loan, offset, len } in self.pieces(offset, len as u64) {
+            loans.write(loan, offset, len, |out| f(done, out))?;
+            done += len;
         }
         Ok(())
     }
@@ -118,13 +119,13 @@ impl UserBuf {
             return buffer.show(offset, len, f);
         }
         let pieces = self.pieces(offset, len as u64);
-        for &(loan, from, n) in &pieces {
-            loans.read(loan, from, n, |_| {})?;
+        for &LoanRange { loan, offset, len } in &pieces {
+            loans.read(loan, offset, len, |_| {})?;
         }
         let mut done = 0;
-        for (loan, from, n) in pieces {
-            loans.read(loan, from, n, |bytes| f(done, bytes))?;
-            done += n;
+        for LoanRange { loan, offset, len } in pieces {
+            loans.read(loan, offset, len, |bytes| f(done, bytes))?;
+            done += len;
         }
         Ok(())
     }

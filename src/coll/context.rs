@@ -3,7 +3,7 @@
 //! memory, and the members' memory. It reaches no message, no request and no other collective. A body that goes by
 //! messages, or may, has a [`MessageContext`], which has the calls of a [`Messenger`] besides.
 
-use super::contribution::{Contribution, LoanRange};
+use super::contribution::Contribution;
 use super::state::CommState;
 use super::tally::Tally;
 use crate::endpoint::Home;
@@ -17,7 +17,7 @@ use crate::request::{RequestId, Status, UserBuf};
 use crate::state::{Statistics, UnexpectedMessage};
 use onecopy_btl::{CopyError, RemoteRange};
 use onecopy_shm::copy::{Kernel, copy_slices};
-use onecopy_shm::loan::{Loan, LoanTable};
+use onecopy_shm::loan::{Loan, LoanRange, LoanTable};
 use std::ops::Range;
 
 /// What a step of collective `seq` over the channel works with.

@@ -6,46 +6,13 @@ use crate::error::Result;
 use crate::memory::pool::{MemoryKind, Pool, PoolBuf};
 use crate::select::observed::Rival;
 use onecopy_btl::RemoteRange;
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanRange};
 
 /// The buffers of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallBuffers {
     pub(crate) send: Option<Loan>,
     pub(crate) recv: Option<Loan>,
-}
-
-/// A range of a lent buffer.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LoanRange {
-    pub(crate) loan: Loan,
-    pub(crate) offset: usize,
-    pub(crate) len: usize,
-}
-
-impl LoanRange {
-    /// All of a lent buffer.
-    pub(crate) fn whole(loan: Loan) -> Self {
-        Self::first(loan, loan.len())
-    }
-
-    /// The first bytes of a lent buffer.
-    pub(crate) fn first(loan: Loan, len: usize) -> Self {
-        Self {
-            loan,
-            offset: 0,
-            len,
-        }
-    }
-
-    /// A part of this range.
-    pub(crate) fn part(self, offset: usize, len: usize) -> Self {
-        Self {
-            offset: self.offset + offset,
-            len,
-            ..self
-        }
-    }
 }
 
 /// Bytes of one entry of a table of parts.

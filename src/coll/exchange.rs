@@ -12,8 +12,7 @@ pub(super) use by_message::unmapped_placement;
 use super::Parts;
 use super::context::{MessageContext, StepContext};
 use super::contribution::{
-    ENTRY, GIVEN, LoanRange, RESULT, Readers, Served, behind, describe, describe_message,
-    range_of_temp,
+    ENTRY, GIVEN, RESULT, Readers, Served, behind, describe, describe_message, range_of_temp,
 };
 use super::lines::Lines;
 use super::member_buffer::{self, CopyTarget, MemberBuffer};
@@ -29,7 +28,7 @@ use onecopy_btl::LayerId;
 use onecopy_shm::coll::{CheckedLine, Content, INLINE, kind};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
-use onecopy_shm::loan::{Loan, LoanTable};
+use onecopy_shm::loan::{Loan, LoanRange, LoanTable};
 use push::Push;
 use std::iter;
 use std::ops::Range;

@@ -8,7 +8,7 @@ mod range;
 mod spread;
 
 use super::context::{StepContext, StepMemory};
-use super::contribution::{Contribution, GIVEN, LoanRange, Readers, Scratch, behind};
+use super::contribution::{Contribution, GIVEN, Readers, Scratch, behind};
 use super::exchange::{GivenPiece, give};
 use super::lines::{self, Lines};
 use super::member_buffer::REMEDY;
@@ -22,7 +22,7 @@ use crate::peer::Peer;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{Content, INLINE};
 use onecopy_shm::copy::{Kernel, copy_slices};
-use onecopy_shm::loan::{Loan, LoanTable};
+use onecopy_shm::loan::{Loan, LoanRange, LoanTable};
 
 /// A share of the result is combined, and stands in the buffer of its rank: [`WRITTEN`]; it stands in those of all
 /// others, too.

@@ -7,7 +7,7 @@ mod poison;
 pub(crate) use poison::{Poison, poisoned};
 
 use super::context::Messenger;
-use super::contribution::{LoanRange, Readers, behind};
+use super::contribution::{Readers, behind};
 use super::exchange::ExchangePlan;
 use super::member_buffer::unequal;
 use super::plan::{Find, Takes};
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::matching::MatchBits;
 use crate::request::{RequestId, Status};
 use onecopy_shm::coll::precede;
-use onecopy_shm::loan::{Loan, LoanTable};
+use onecopy_shm::loan::{Loan, LoanRange, LoanTable};
 use onecopy_shm::sync::{Ordering, fence};
 use poison::{poison_bits, poison_of};
 use std::sync::Arc;
@@ -480,9 +480,10 @@ impl MessageChain {
         )?;
         if let Some(before) = self.before {
             let (op, elem) = (&self.reduction.op, self.reduction.elem);
+            let (to, from) = (LoanRange::first(with, len), LoanRange::first(before, len));
             messenger
                 .loans()
-                .write_viewing((with, 0, len), (before, 0, len), |with, before| match op {
+                .write_viewing(to, from, |with, before| match op {
                     Op::Predefined(op) => precede(*op, elem, with, before),
                     Op::User(function) => {
                         let mut left = vec![0; len];

@@ -12,7 +12,7 @@ pub(crate) mod kept;
 pub(super) mod transfer;
 
 use super::context::{MemoryParts, StepContext, StepMemory};
-use super::contribution::{GIVEN, LoanRange, Scratch};
+use super::contribution::{GIVEN, Scratch};
 use super::exchange::unmapped_placement;
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{Fold, FoldPlan, mismatch};
@@ -25,7 +25,7 @@ use crate::select::observed::Rival;
 use kept::PIECE;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{CheckedLine, Content, View};
-use onecopy_shm::loan::{Loan, LoanTable};
+use onecopy_shm::loan::{Loan, LoanRange, LoanTable};
 use transfer::{PieceTransfer, Place};
 
 /// How far it is known how the reduction is done.
@@ -287,7 +287,6 @@ impl Pieces {
         let fold = &self.fold;
         let (me, other) = (state.me, 1 - state.me);
         let place = self.taken.0 + self.transfer.read();
-        let out = fold.result_at(place);
         let MemoryParts { loans, peers, .. } = memory.parts();
         let mut views = [None; 2];
         views[other] = match piece {
@@ -300,8 +299,13 @@ impl Pieces {
             own: Some(me),
             alias: fold.plan.in_place,
         };
-        let from = (fold.plan.send.loan, fold.plan.send.offset + place, n);
-        loans.write_viewing((recv, out, n), from, |out, own| {
+        let to = LoanRange {
+            loan: recv,
+            offset: fold.result_at(place),
+            len: n,
+        };
+        let from = fold.plan.send.part(place, n);
+        loans.write_viewing(to, from, |out, own| {
             combine_all(&operands, out, &views, Some(own), work);
         })?;
         Ok(())

@@ -7,7 +7,7 @@
 //! its share stands in its buffer. From then on it must not give the buffer back before all have read.
 
 use super::context::{MessageContext, Messenger, StepContext};
-use super::contribution::{GIVEN, LoanRange, RESULT, Readers, Served, describe};
+use super::contribution::{GIVEN, RESULT, Readers, Served, describe};
 use super::exchange::{Exchange, ExchangePlan, READ_MAX};
 use super::lines::Lines;
 use super::member_buffer::{self, CopyTarget, MemberBuffer};
@@ -17,7 +17,7 @@ use super::state::{CommState, STEP_MAX, Step};
 use crate::error::Result;
 use onecopy_shm::coll::{Content, INLINE, kind};
 use onecopy_shm::layout::PAGE;
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanRange};
 
 /// A member's share of the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The schedule of a collective with a request: the [plan](super::plan) on lent buffers, and the body that executes it.
 
-use super::contribution::{CallBuffers, LoanRange, Readers};
+use super::contribution::{CallBuffers, Readers};
 use super::exchange::ExchangePlan;
 use super::fold::FoldPlan;
 use super::messages::Recipients;
@@ -11,7 +11,7 @@ use super::select::NodeScheme;
 use super::swap::SwapPlan;
 use super::{Collective, Parts};
 use crate::error::Result;
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanRange};
 
 /// What this rank will do in a collective.
 pub(super) enum Schedule {

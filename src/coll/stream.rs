@@ -8,7 +8,7 @@
 //! its own buffers; its line says which it is.
 
 use super::context::{MemoryParts, StepContext};
-use super::contribution::{GIVEN, LoanRange, RESULT, Readers, Scratch, Served, describe};
+use super::contribution::{GIVEN, RESULT, Readers, Scratch, Served, describe};
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{FoldPlan, mismatch};
 use super::lines;
@@ -21,7 +21,7 @@ use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{CheckedLine, Content, INLINE, View, kind};
 use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::layout::COLL_SLOT;
-use onecopy_shm::loan::{Loan, LoanTable};
+use onecopy_shm::loan::{Loan, LoanRange, LoanTable};
 
 /// Bytes of one of the two pieces that a slot holds: one is read while the next one is written.
 const HALF: usize = COLL_SLOT / 2;
@@ -178,8 +178,12 @@ impl StreamPlan {
         if own.is_some() {
             views.push(None);
         }
-        let to = (self.recv, now.begin, now.len);
-        let from = (self.send.loan, self.send.offset + now.begin, now.len);
+        let to = LoanRange {
+            loan: self.recv,
+            offset: now.begin,
+            len: now.len,
+        };
+        let from = self.send.part(now.begin, now.len);
         loans.write_viewing(to, from, |out, own| {
             combine_all(&operands, out, &views, Some(own), work);
         })?;

@@ -5,7 +5,7 @@
 
 use super::Parts;
 use super::context::StepContext;
-use super::contribution::{GIVEN, LoanRange, Readers, Served, behind, describe, range_of_temp};
+use super::contribution::{GIVEN, Readers, Served, behind, describe, range_of_temp};
 use super::lines::Lines;
 use super::member_buffer::{self, CopyTarget, MemberBuffer};
 use super::push::{PIECE, Promises, WRITTEN, WriteSource, half, opened, put_to_all, reaches_all};
@@ -17,7 +17,7 @@ use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{INLINE, kind};
 use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::layout::COLL_SLOT;
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanRange};
 
 /// Bytes of a temporary buffer, for all pieces of a round: no temporary memory grows with the payload. Chosen by
 /// magnitude: as many bytes as sixteen slots have, which stay in a second cache.

@@ -9,7 +9,7 @@ use super::layers::{declined, offer, taken_directly};
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{
-    LoanRange, Offer, OfferedBy, RequestId, RequestState, SendPlan, StagedBuf, Taken, UserBuf,
+    Offer, OfferedBy, RequestId, RequestState, SendPlan, StagedBuf, Taken, UserBuf,
 };
 use crate::state::UnexpectedMessage;
 use crate::state::message::{Announcement, Remote, WholeMessage};
@@ -18,7 +18,7 @@ use crate::state::{Core, Receives};
 use onecopy_obs::Counters;
 use onecopy_shm::coop::MessageRange;
 use onecopy_shm::copy::{Kernel, copy_slices};
-use onecopy_shm::loan::LoanTable;
+use onecopy_shm::loan::{LoanRange, LoanTable};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -297,18 +297,20 @@ fn copy(loans: &mut LoanTable, sources: Vec<LoanRange>, targets: Vec<LoanRange>)
     let mut sources = sources.into_iter();
     let mut source = sources.next();
     let mut all = true;
-    for (target, mut to, mut left) in targets {
-        while left > 0 {
-            let Some((loan, offset, len)) = source else {
+    for mut to in targets {
+        while to.len > 0 {
+            let Some(from) = source else {
                 break;
             };
-            let step = len.min(left);
-            all &= loans.copy(loan, offset, target, to, step).is_ok();
-            (to, left) = (to + step, left - step);
-            source = if step == len {
+            let step = from.len.min(to.len);
+            all &= loans
+                .copy(from.loan, from.offset, to.loan, to.offset, step)
+                .is_ok();
+            to = to.part(step, to.len - step);
+            source = if step == from.len {
                 sources.next()
             } else {
-                Some((loan, offset + step, len - step))
+                Some(from.part(step, from.len - step))
             };
         }
     }

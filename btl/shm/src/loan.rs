@@ -65,6 +65,48 @@ impl Loan {
     }
 }
 
+/// Bytes of a lent buffer that follow one another.
+#[derive(Debug, Clone, Copy)]
+pub struct LoanRange {
+    /// The buffer.
+    pub loan: Loan,
+    /// Where in it the first one is.
+    pub offset: usize,
+    /// How many they are.
+    pub len: usize,
+}
+
+impl LoanRange {
+    /// All of a lent buffer.
+    #[inline]
+    #[must_use]
+    pub fn whole(loan: Loan) -> Self {
+        Self::first(loan, loan.len())
+    }
+
+    /// The first bytes of a lent buffer.
+    #[inline]
+    #[must_use]
+    pub fn first(loan: Loan, len: usize) -> Self {
+        Self {
+            loan,
+            offset: 0,
+            len,
+        }
+    }
+
+    /// A part of this range.
+    #[inline]
+    #[must_use]
+    pub fn part(self, offset: usize, len: usize) -> Self {
+        Self {
+            offset: self.offset + offset,
+            len,
+            ..self
+        }
+    }
+}
+
 /// A use of a loan that is not possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LoanError {
@@ -254,23 +296,22 @@ impl LoanTable {
         Ok(unsafe { View::new(pointer, len) })
     }
 
-    /// Lets `f` write a range of one buffer while it looks at a range of another, or of the same one. Each is a loan,
-    /// an offset, a length.
+    /// Lets `f` write a range of one buffer while it looks at a range of another, or of the same one.
     ///
     /// # Errors
     /// [`LoanError::Ended`], [`LoanError::Outside`], [`LoanError::ReadOnly`].
     #[inline]
     pub fn write_viewing<R>(
         &mut self,
-        to: (Loan, usize, usize),
-        from: (Loan, usize, usize),
+        to: LoanRange,
+        from: LoanRange,
         f: impl FnOnce(&mut [u8], View<'_>) -> R,
     ) -> Result<R, LoanError> {
-        let source = self.find(from.0, from.1, from.2, false)?;
+        let source = self.find(from.loan, from.offset, from.len, false)?;
         let source = NonNull::new(source).unwrap_or(NonNull::dangling());
         // SAFETY: as in `view`. A view is no reference, so it may be of bytes that are written.
-        let view = unsafe { View::new(source, from.2) };
-        self.write(to.0, to.1, to.2, |out| f(out, view))
+        let view = unsafe { View::new(source, from.len) };
+        self.write(to.loan, to.offset, to.len, |out| f(out, view))
     }
 
     /// Number of loans that have not ended.
@@ -323,11 +364,11 @@ impl LoanTable {
     /// [`LoanError::Ended`], [`LoanError::Outside`].
     pub fn read_many<R>(
         &self,
-        ranges: &[(Loan, usize, usize)],
+        ranges: &[LoanRange],
         f: impl FnOnce(&[IoSlice<'_>]) -> R,
     ) -> Result<R, LoanError> {
         let mut slices = Vec::with_capacity(ranges.len());
-        for &(loan, offset, len) in ranges {
+        for &LoanRange { loan, offset, len } in ranges {
             let pointer = self.find(loan, offset, len, false)?;
             // SAFETY: as in `read`.
             slices.push(IoSlice::new(unsafe {
@@ -343,12 +384,12 @@ impl LoanTable {
     /// [`LoanError::Ended`], [`LoanError::Outside`], [`LoanError::ReadOnly`], [`LoanError::Overlap`].
     pub fn write_many<R>(
         &mut self,
-        ranges: &[(Loan, usize, usize)],
+        ranges: &[LoanRange],
         f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R,
     ) -> Result<R, LoanError> {
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(ranges.len());
         let mut slices = Vec::with_capacity(ranges.len());
-        for &(loan, offset, len) in ranges {
+        for &LoanRange { loan, offset, len } in ranges {
             let pointer = self.find(loan, offset, len, true)?;
             if len > 0 {
                 places.push((pointer as usize, len));

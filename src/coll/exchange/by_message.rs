@@ -11,7 +11,7 @@
 //! It takes back what its reader, which has read all, did not take.
 
 use super::super::context::{MessageContext, Messenger, StepMemory};
-use super::super::contribution::{LoanRange, Readers};
+use super::super::contribution::Readers;
 use super::super::messages::{MessagesInFlight, Route};
 use super::super::push::reaches_all;
 use super::super::select::{NodeScheme, Placement};
@@ -22,6 +22,7 @@ use crate::peer::Peer;
 use crate::request::RequestId;
 use crate::select::observed::Rival;
 use onecopy_btl::registry::Power;
+use onecopy_shm::loan::LoanRange;
 
 /// The messages of an exchange.
 #[derive(Default)]

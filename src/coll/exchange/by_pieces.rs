@@ -7,7 +7,7 @@
 //! [`transfer`]: super::super::pieces::transfer
 
 use super::super::context::{MessageContext, StepContext};
-use super::super::contribution::{GIVEN, LoanRange};
+use super::super::contribution::GIVEN;
 use super::super::member_buffer::{CopyTarget, MemberBuffer};
 use super::super::pieces::transfer::{PieceTransfer, Place};
 use super::super::reader;
@@ -17,6 +17,7 @@ use crate::error::Result;
 use onecopy_btl::LayerId;
 use onecopy_shm::coll::{CheckedLine, Content};
 use onecopy_shm::copy::{Kernel, copy_slices};
+use onecopy_shm::loan::LoanRange;
 
 impl ExchangePlan {
     /// What goes in pieces between this rank and the other one of two. `given`: what this rank gives so.

@@ -2,7 +2,7 @@
 //! What an exchange writes into members' receive buffers; see [`super::super::push`].
 
 use super::super::context::{StepContext, StepMemory};
-use super::super::contribution::{GIVEN, LoanRange, Readers};
+use super::super::contribution::{GIVEN, Readers};
 use super::super::lines::Lines;
 use super::super::plan::{OwnCopy, Takes};
 use super::super::push::{
@@ -15,7 +15,7 @@ use super::ExchangePlan;
 use crate::error::{Error, Result};
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{CheckedLine, Content, kind};
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanRange};
 use std::ops::Range;
 
 /// Steps in which a rank waits for members, before it copies what it takes from itself alone. Together with what goes

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::peer::Peer;
 use onecopy_btl::LayerId;
 use onecopy_shm::coll::{View, kind};
-use onecopy_shm::loan::LoanTable;
+use onecopy_shm::loan::{LoanRange, LoanTable};
 
 /// Bytes of a fragment when two vectors are combined, and when more are. Then the result is read and written once for
 /// each. It is to stay in the first cache, which has 32 KiB or more. Of two each byte is touched once, so that only a
@@ -313,8 +313,12 @@ impl Fold {
                 })?;
             }
             (_, Some(recv)) => {
-                let to = (recv, self.result_at(begin), len);
-                let from = (self.plan.send.loan, self.plan.send.offset + begin, len);
+                let to = LoanRange {
+                    loan: recv,
+                    offset: self.result_at(begin),
+                    len,
+                };
+                let from = self.plan.send.part(begin, len);
                 loans.write_viewing(to, from, |out, own| {
                     combine_all(&operands, out, views, Some(own), work);
                 })?;

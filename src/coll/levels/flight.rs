@@ -2,14 +2,14 @@
 //! A fragment under way: how far it has come on this rank.
 
 use super::super::communicator::Communicator;
-use super::super::contribution::{CallBuffers, LoanRange};
+use super::super::contribution::CallBuffers;
 use super::super::start::Call;
 use super::position::Position;
 use super::work::{Load, StepCall, Work};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::request::RequestId;
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanRange};
 
 /// Steps over the wire that a fragment has at most. A reduce-scatter and an allgather are two.
 pub(super) const CROSSINGS: u32 = 2;

@@ -2,10 +2,10 @@
 //! Parts of several members as one block: where each stands, and how they come there.
 
 use super::super::Parts;
-use super::super::contribution::LoanRange;
 use super::position::Position;
 use crate::engine::Engine;
 use crate::error::Result;
+use onecopy_shm::loan::LoanRange;
 
 /// Sums of lengths: where each begins, one behind the other.
 pub(super) fn packed(lengths: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {

@@ -8,11 +8,11 @@ use super::flight::{CROSSINGS, Flight, LevelCommunicators};
 use super::fragments::{Fragment, Fragments};
 use super::position::Position;
 use super::work::{Load, Vector, Work};
-use crate::coll::contribution::{CallBuffers, LoanRange};
+use crate::coll::contribution::CallBuffers;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::RequestId;
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanRange};
 use std::collections::VecDeque;
 
 /// Fragments under way at a time: what needs no temporary memory, and what does. Enough to fill the wire for the time

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a rank does of each fragment, as collectives of its node group and of the leaders.
 
-use super::super::contribution::LoanRange;
 use super::super::fold::fragment::{Operands, combine_all};
 use super::super::select::levels::{Combining, combining, commutes};
 use super::super::select::share;
@@ -13,7 +12,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::pool::MemoryKind;
 use onecopy_shm::coll::View;
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanRange};
 use std::sync::Arc;
 
 /// What is combined.
@@ -490,11 +489,7 @@ fn combine(
         own: None,
         alias: false,
     };
-    let (to, from) = (
-        (to.loan, to.offset, len),
-        (room.loan, room.offset, room.len),
-    );
-    core.loans.write_viewing(to, from, |out, all| {
+    core.loans.write_viewing(to, room, |out, all| {
         let views: Vec<Option<View<'_>>> =
             (0..count).map(|index| all.part(index * len, len)).collect();
         let work = work.as_deref_mut().unwrap_or_default();

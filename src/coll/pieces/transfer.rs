@@ -7,7 +7,7 @@
 
 use super::super::context::StepContext;
 use super::super::contribution::{
-    Contribution, GIVEN, LoanRange, Readers, Served, describe, describe_message, range_of_temp,
+    Contribution, GIVEN, Readers, Served, describe, describe_message, range_of_temp,
 };
 use super::super::lines::{self, Lines};
 use super::super::member_buffer::{self, MemberBuffer, mismatch, part};
@@ -20,6 +20,7 @@ use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{CheckedLine, Content, INLINE, kind};
 use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::layout::LINE;
+use onecopy_shm::loan::LoanRange;
 
 /// Bytes of a bounce buffer. Where lines return that the other rank read just now, each costs a hand-off. So a short
 /// vector does not begin where the one before did, unless ranks cross pieces.
