@@ -158,34 +158,68 @@ elements! {
     [f32; 2] => ComplexF32, [f64; 2] => ComplexF64,
 }
 
+/// Bytes of a buffer, or of a vector, that follow one another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ByteRange {
+    /// Where the first one is.
+    pub offset: usize,
+    /// How many they are.
+    pub len: usize,
+}
+
+impl ByteRange {
+    /// The first `len` of them all.
+    #[inline]
+    pub(crate) fn first(len: usize) -> Self {
+        Self { offset: 0, len }
+    }
+
+    /// Those from `begin` on, up to `end`, which is not before it.
+    #[inline]
+    pub(crate) fn between(begin: usize, end: usize) -> Self {
+        Self {
+            offset: begin,
+            len: end - begin,
+        }
+    }
+
+    /// Where they end.
+    #[inline]
+    #[must_use]
+    pub fn end(self) -> usize {
+        self.offset + self.len
+    }
+}
+
 /// Which bytes of a buffer belong to which rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parts {
     /// So many bytes for each, one after the other.
     Equal(usize),
-    /// First byte and number of bytes, by rank.
-    Listed(Arc<[(usize, usize)]>),
+    /// Those of each rank.
+    Listed(Arc<[ByteRange]>),
 }
 
 impl Parts {
     /// The part of a rank.
     #[inline]
     #[must_use]
-    pub fn of(&self, rank: usize) -> (usize, usize) {
+    pub fn of(&self, rank: usize) -> ByteRange {
         match self {
-            Self::Equal(len) => (rank.saturating_mul(*len), *len),
-            Self::Listed(parts) => parts.get(rank).copied().unwrap_or((0, 0)),
+            &Self::Equal(len) => ByteRange {
+                offset: rank.saturating_mul(len),
+                len,
+            },
+            Self::Listed(parts) => parts.get(rank).copied().unwrap_or_default(),
         }
     }
 
     /// Parts of elements of `size` bytes, from counts and displacements in elements.
     #[must_use]
     pub fn listed(counts: &[usize], displacements: &[usize], size: usize) -> Self {
-        let part = |(&count, &displacement): (&usize, &usize)| {
-            (
-                displacement.saturating_mul(size),
-                count.saturating_mul(size),
-            )
+        let part = |(&count, &displacement): (&usize, &usize)| ByteRange {
+            offset: displacement.saturating_mul(size),
+            len: count.saturating_mul(size),
         };
         Self::Listed(counts.iter().zip(displacements).map(part).collect())
     }
@@ -196,9 +230,9 @@ impl Parts {
         let mut end = 0usize;
         let part = |&count: &usize| {
             let len = count.saturating_mul(size);
-            let begin = end;
+            let offset = end;
             end = end.saturating_add(len);
-            (begin, len)
+            ByteRange { offset, len }
         };
         Self::Listed(counts.iter().map(part).collect())
     }
@@ -209,8 +243,8 @@ impl Parts {
         match self {
             Self::Equal(len) => len.saturating_mul(ranks),
             Self::Listed(parts) => {
-                let used = parts.iter().take(ranks).filter(|(_, len)| *len > 0);
-                let ends = used.map(|(offset, len)| offset.saturating_add(*len));
+                let used = parts.iter().take(ranks).filter(|part| part.len > 0);
+                let ends = used.map(|part| part.offset.saturating_add(part.len));
                 ends.max().unwrap_or(0)
             }
         }

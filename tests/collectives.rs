@@ -20,7 +20,7 @@ mod unlike;
 
 use cases::{Case, Random};
 use memory::Memory;
-use onecopy::coll::{Collective, ElemType, Group, Op, Parts, PredefinedOp};
+use onecopy::coll::{ByteRange, Collective, ElemType, Group, Op, Parts, PredefinedOp};
 use onecopy::wireup::local;
 use onecopy::{Comm, Knobs, Options, Runtime, Scope, Threads, local_of_nodes, local_with};
 use processes::{Ranks, limited, say};
@@ -516,7 +516,7 @@ fn bad_calls_are_refused() {
             "no meaning",
         );
         bad(world.allgather(&[1u8], &mut [0u8; 3]), "evenly");
-        let short = Parts::Listed(vec![(0, 1)].into());
+        let short = Parts::Listed([ByteRange { offset: 0, len: 1 }].into());
         bad(
             world.run(
                 &Collective::Allgather { parts: short },

@@ -9,7 +9,6 @@ mod push;
 
 pub(super) use by_message::unmapped_placement;
 
-use super::Parts;
 use super::context::{MessageContext, StepContext};
 use super::contribution::{
     ENTRY, GIVEN, RESULT, Readers, Served, behind, describe, describe_message, range_of_temp,
@@ -22,6 +21,7 @@ use super::push::{Gives, WRITTEN, place_of};
 use super::reader;
 use super::select::{NodeScheme, Placement, placement};
 use super::state::{CommState, STEP_MAX, Step};
+use super::{ByteRange, Parts};
 use crate::error::Result;
 use by_message::Messages;
 use onecopy_btl::LayerId;
@@ -107,13 +107,16 @@ impl ExchangePlan {
         }
     }
 
-    /// Where in the offer the part for `place` is, and its bytes.
-    pub(crate) fn given_part(&self, place: usize, size: usize) -> (usize, usize) {
+    /// What of the offer is for `place`.
+    pub(crate) fn given_part(&self, place: usize, size: usize) -> ByteRange {
         let offered = self.offer.map_or(0, |offer| offer.len);
         match (&self.table, self.by_parts) {
             (Some(parts), _) => parts.of(place),
-            (None, false) => (0, offered),
-            (None, true) => (place * (offered / size), offered / size),
+            (None, false) => ByteRange::first(offered),
+            (None, true) => ByteRange {
+                offset: place * (offered / size),
+                len: offered / size,
+            },
         }
     }
 
@@ -144,12 +147,12 @@ impl ExchangePlan {
         let size = state.size();
         let head = size * ENTRY;
         let others = (0..size).filter(|&place| place != state.me);
-        let total: usize = others.clone().map(|place| parts.of(place).1).sum();
+        let total: usize = others.clone().map(|place| parts.of(place).len).sum();
         let packed = head + total <= COLL_SLOT;
         let mut table = vec![0u8; head];
         let mut next = head;
         for place in others {
-            let (offset, len) = parts.of(place);
+            let ByteRange { offset, len } = parts.of(place);
             let begin = if packed { next } else { offset };
             let entry = &mut table[place * ENTRY..(place + 1) * ENTRY];
             entry[..8].copy_from_slice(&(begin as u64).to_le_bytes());
@@ -188,7 +191,7 @@ impl Exchange {
     /// One of `size` members, as `me` takes part in it.
     pub(crate) fn new(plan: ExchangePlan, size: usize, me: usize) -> Self {
         let pending = behind(size, me)
-            .filter(|&place| plan.takes.of(place).1 > 0)
+            .filter(|&place| plan.takes.of(place).len > 0)
             .collect();
         Self {
             plan,
@@ -293,7 +296,7 @@ impl Exchange {
                 index += 1;
                 continue;
             };
-            let (to, len) = self.plan.takes.of(place);
+            let ByteRange { offset: to, len } = self.plan.takes.of(place);
             if line.content == Content::Pieces && channel.state.size() == 2 {
                 // Of two ranks: it is the only one.
                 break;
@@ -373,7 +376,7 @@ impl Exchange {
         if phase == 0 {
             return takes || self.push.awaits(place);
         }
-        let (_, len) = self.plan.takes.of(place);
+        let len = self.plan.takes.of(place).len;
         let line = self.lines.cached(place).filter(|_| takes);
         line.is_some_and(|line| !has_come(self.push.reads(&self.plan, &line, len), len, phase))
     }
@@ -399,7 +402,7 @@ impl Exchange {
         };
         // Where this rank's part is, what it is a part of, and how long that is to be.
         let (offset, there, expected) = match self.lines.entry(state, place, cx.seq)? {
-            Some((offset, there)) => (offset, there, len),
+            Some(entry) => (entry.offset, entry.len, len),
             // Of equal parts, only the sum shows whether they are as long as this rank thinks.
             None => {
                 let find = self.plan.find;
@@ -453,7 +456,7 @@ impl Exchange {
         };
         let n = (reads - self.got).min(most);
         let next = place_of(seq, reads, self.got, n);
-        let Some(from) = offset.checked_add(next) else {
+        let Some(offset) = offset.checked_add(next) else {
             return Err(member_buffer::mismatch(
                 state,
                 place,
@@ -462,7 +465,7 @@ impl Exchange {
             ));
         };
         let target = CopyTarget::Loan(recv, part.to + next);
-        reader::fetch(cx, &source, (from as u64, n), target)
+        reader::fetch(cx, &source, ByteRange { offset, len: n }, target)
     }
 }
 

@@ -16,7 +16,7 @@ use super::push::{Promises, WRITTEN, reaches_all};
 use super::select::{Algorithm, NodeScheme, share};
 use super::state::{CommState, STEP_MAX, Step};
 use super::tally::Tally;
-use super::{ElemType, Op};
+use super::{ByteRange, ElemType, Op};
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use onecopy_btl::{LayerId, RemoteRange};
@@ -71,9 +71,9 @@ impl Remaining {
         self.members.retain(|&place| {
             let lacks = lack(place);
             if !lacks {
-                let (begin, end) = plan.share(state.size(), place);
+                let share = plan.share(state.size(), place);
                 let rank = state.members[place];
-                tally.add(rank, LayerId::MAP, end - begin);
+                tally.add(rank, LayerId::MAP, share.len);
             }
             lacks
         });
@@ -91,7 +91,7 @@ pub(crate) struct FoldPlan {
     /// Where the result goes.
     pub(crate) recv: Option<Loan>,
     /// The range of the vector that this rank combines; empty: none.
-    pub(crate) range: (usize, usize),
+    pub(crate) range: ByteRange,
     /// Members below this place contribute to the range.
     pub(crate) upto: usize,
     /// Whether the vector lies where the result goes.
@@ -107,7 +107,7 @@ pub(crate) struct FoldPlan {
 pub(crate) struct Fold {
     pub(super) plan: FoldPlan,
     /// This rank's share of the result, if all combine one for the root.
-    share: Option<(usize, usize)>,
+    share: Option<ByteRange>,
     /// Members into whose buffers this rank writes its range of the result.
     targets: Vec<(usize, RemoteRange)>,
     state: FoldState,
@@ -136,7 +136,7 @@ impl FoldPlan {
             && self.readers != Readers::Nobody
             && self.recv.is_some()
             && self.gives_all()
-            && self.range == (0, self.send.len)
+            && self.range == ByteRange::first(self.send.len)
     }
 
     /// Whole elements that have `most` bytes at most, but for one that has more.
@@ -155,16 +155,16 @@ impl FoldPlan {
         self.part_given.unwrap_or(self.send)
     }
 
-    /// What of the vector the others give: the first byte, and how many.
-    pub(super) fn taken(&self) -> (usize, usize) {
+    /// What of the vector the others give.
+    pub(super) fn taken(&self) -> ByteRange {
         match self.part_given {
-            Some(_) => (self.range.0, self.range.1 - self.range.0),
-            None => (0, self.send.len),
+            Some(_) => self.range,
+            None => ByteRange::first(self.send.len),
         }
     }
 
     /// The share of a member, where each combines one.
-    fn share(&self, size: usize, place: usize) -> (usize, usize) {
+    fn share(&self, size: usize, place: usize) -> ByteRange {
         share(self.send.len, self.elem, size, place)
     }
 }
@@ -186,7 +186,7 @@ impl Fold {
     }
 
     /// The range of the vector that this rank combines; empty: none.
-    fn range(&self) -> (usize, usize) {
+    fn range(&self) -> ByteRange {
         self.share.unwrap_or(self.plan.range)
     }
 
@@ -246,8 +246,7 @@ impl Fold {
 
     /// Whether this rank combines anything.
     fn combines(&self) -> bool {
-        let (begin, end) = self.range();
-        begin < end && self.plan.upto > 0
+        self.range().len > 0 && self.plan.upto > 0
     }
 
     /// Whether what this rank combines is a share of the result.
@@ -277,9 +276,9 @@ impl Fold {
 
     /// Combines fragments of the range, up to as many as one step may.
     fn combine_range(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
-        let (begin, end) = self.range();
+        let all = self.range().len;
         let mut bytes = 0;
-        while self.folded < end - begin && self.plan.upto > 0 {
+        while self.folded < all && self.plan.upto > 0 {
             let n = self.fragment(cx, scratch)?;
             bytes += n;
             match (n, bytes) {
@@ -307,17 +306,14 @@ impl Fold {
             return Ok(Step::Done);
         }
         self.remaining.members = behind(state.size(), state.me)
-            .filter(|&place| {
-                let (begin, end) = plan.share(state.size(), place);
-                begin < end
-            })
+            .filter(|&place| plan.share(state.size(), place).len > 0)
             .collect();
         // The result of a split reduction stands in the stage; a root's holds what it gave.
         if split && let (Some(temp), Some(recv)) = (&shared.temp, plan.recv) {
-            let (begin, end) = plan.range;
+            let ByteRange { offset, len } = plan.range;
             let loans = memory.loans();
-            loans.write(recv, begin, end - begin, |out| {
-                copy_slices(Kernel::Memcpy, out, &temp[begin..end]);
+            loans.write(recv, offset, len, |out| {
+                copy_slices(Kernel::Memcpy, out, &temp[offset..][..len]);
             })?;
         }
         self.state = if helps {
@@ -349,7 +345,7 @@ impl Fold {
         seq: u32,
         shared: &Contribution,
     ) -> Result<bool> {
-        let (_, expected) = self.plan.taken();
+        let expected = self.plan.taken().len;
         while self.locations.len() < self.plan.upto {
             let place = self.locations.len();
             if place == state.me {
@@ -387,9 +383,8 @@ impl Fold {
     /// What is left to do once nobody needs this rank's buffers.
     pub(crate) fn finish(&mut self, loans: &mut LoanTable) -> Result<()> {
         if let (true, Some(recv)) = (self.plan.to_front, self.plan.recv) {
-            let (begin, end) = self.plan.range;
-            let len = end - begin;
-            loans.copy(recv, begin, recv, 0, len)?;
+            let ByteRange { offset, len } = self.plan.range;
+            loans.copy(recv, offset, recv, 0, len)?;
         }
         Ok(())
     }

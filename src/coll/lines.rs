@@ -2,6 +2,7 @@
 //! The members' lines of a collective under way. Each line is read and checked once. Every later step uses that copy,
 //! as the owner may write to the line meanwhile.
 
+use super::ByteRange;
 use super::contribution::ENTRY;
 use super::state::CommState;
 use crate::error::{Error, Result};
@@ -14,8 +15,8 @@ use onecopy_shm::layout::HeapOffset;
 #[derive(Debug, Clone, Copy)]
 struct LineRead {
     line: CheckedLine,
-    /// This rank's entry in its table, if that was read: the part's offset and its bytes.
-    entry: Option<(usize, usize)>,
+    /// This rank's part, by its table, if that was read.
+    entry: Option<ByteRange>,
 }
 
 /// The lines of one collective, by place.
@@ -61,13 +62,13 @@ impl Lines {
         Ok(known.as_mut())
     }
 
-    /// Where in its offer `place` has this rank's part, by the table in its slot, and how long that is.
+    /// This rank's part of what `place` offers, by the table in its slot.
     pub(crate) fn entry(
         &mut self,
         state: &CommState,
         place: usize,
         seq: u32,
-    ) -> Result<Option<(usize, usize)>> {
+    ) -> Result<Option<ByteRange>> {
         let Some(known) = self.known(state, place, seq)? else {
             return Ok(None);
         };
@@ -79,7 +80,10 @@ impl Lines {
             view.copy_to(&mut bytes, Kernel::Memcpy);
             let (offset, len) = bytes.split_at(8);
             let word = |b: &[u8]| u64::from_le_bytes(b.try_into().unwrap_or_default()) as usize;
-            known.entry = Some((word(offset), word(len)));
+            known.entry = Some(ByteRange {
+                offset: word(offset),
+                len: word(len),
+            });
         }
         Ok(known.entry)
     }

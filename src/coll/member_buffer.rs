@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A member's buffer as another member reads it, and the destination of the bytes.
 
+use super::ByteRange;
 use super::contribution::RESULT;
 use super::state::CommState;
 use crate::error::{Error, Result};
@@ -64,22 +65,22 @@ impl CopyTarget<'_> {
 pub(crate) fn part(
     state: &CommState,
     source: &MemberBuffer,
-    begin: u64,
-    len: usize,
+    wanted: ByteRange,
 ) -> Result<RemoteRange> {
-    if begin
-        .checked_add(len as u64)
-        .is_none_or(|end| end > source.range.len)
+    let ByteRange { offset, len } = wanted;
+    if offset
+        .checked_add(len)
+        .is_none_or(|end| end as u64 > source.range.len)
     {
         let (place, given) = (source.place, source.range.len);
         return Err(Error::Collective {
             reason: format!(
-                "rank {} gave {given} bytes where bytes {begin}..{begin}+{len} were expected",
+                "rank {} gave {given} bytes where bytes {offset}..{offset}+{len} were expected",
                 state.members[place]
             ),
         });
     }
-    Ok(source.range.part(begin, len as u64))
+    Ok(source.range.part(offset as u64, len as u64))
 }
 
 /// A member gave more or less than what all should give.

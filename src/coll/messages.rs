@@ -14,7 +14,7 @@ use super::plan::{Find, Takes};
 use super::select::NodeScheme;
 use super::state::{CommState, Step};
 use super::swap::SwapPlan;
-use super::{ElemType, Op, Parts};
+use super::{ByteRange, ElemType, Op, Parts};
 use crate::error::{Error, Result};
 use crate::matching::MatchBits;
 use crate::request::{RequestId, Status};
@@ -262,7 +262,7 @@ impl MessageExchange {
         let (size, me) = (route.members.len(), route.me);
         if let Some(recv) = plan.recv {
             for place in behind(size, me) {
-                let (offset, len) = plan.takes.of(place);
+                let ByteRange { offset, len } = plan.takes.of(place);
                 if len > 0 {
                     let part = flight.part(messenger, recv, offset, len)?;
                     flight.receive(messenger, route, place, 0, part)?;
@@ -271,7 +271,7 @@ impl MessageExchange {
         }
         if let Some(offer) = plan.offer {
             for place in plan.readers.others(size, me) {
-                let (offset, len) = plan.given_part(place, size);
+                let ByteRange { offset, len } = plan.given_part(place, size);
                 if len > 0 {
                     let part = flight.part(messenger, offer.loan, offer.offset + offset, len)?;
                     flight.send(messenger, route, place, 0, part)?;
@@ -294,7 +294,7 @@ impl MessageExchange {
         let unit = (PIECE / route.members.len()).max(64);
         let mut any = false;
         for place in (0..route.members.len()).filter(|&place| place != route.me) {
-            let (offset, len) = parts.of(place);
+            let ByteRange { offset, len } = parts.of(place);
             let skip = len.min(*round * unit);
             let n = (len - skip).min(unit);
             if n > 0 {
@@ -319,7 +319,7 @@ impl MessageExchange {
         }
         for place in 0..self.route.members.len() {
             let takes = match &self.task {
-                ExchangeTask::Take(plan) => plan.takes.of(place).1 > 0,
+                ExchangeTask::Take(plan) => plan.takes.of(place).len > 0,
                 ExchangeTask::Swap(..) => true,
             };
             if takes {
@@ -405,7 +405,7 @@ impl MessageChain {
             Recipients::Prefix { .. } => (Readers::Nobody, begin, usize::MAX),
             Recipients::Parts(parts) => (0..self.route.members.len())
                 .find_map(|place| {
-                    let (offset, len) = parts.of(place);
+                    let ByteRange { offset, len } = parts.of(place);
                     (offset <= begin && begin < offset + len)
                         .then(|| (Readers::Only(place), begin - offset, offset + len))
                 })

@@ -11,6 +11,7 @@
 pub(crate) mod kept;
 pub(super) mod transfer;
 
+use super::ByteRange;
 use super::context::{MemoryParts, StepContext, StepMemory};
 use super::contribution::{GIVEN, Scratch};
 use super::exchange::unmapped_placement;
@@ -45,10 +46,10 @@ pub(crate) struct Pieces {
     scheme: NodeScheme,
     way: Way,
     transfer: PieceTransfer,
-    /// The first byte of the vectors that this rank combines, and how many.
-    taken: (usize, usize),
-    /// What of its own the other one combines: the first byte, and how many.
-    given: (usize, usize),
+    /// What of the vectors this rank combines.
+    taken: ByteRange,
+    /// What of its own the other one combines.
+    given: ByteRange,
 }
 
 /// The other rank's bytes of a piece, where this one can read them.
@@ -59,20 +60,16 @@ enum PieceBytes<'b> {
 }
 
 impl Pieces {
-    /// `given` and `taken`: the ranges of the vector, as begin and end, that the other rank combines, and that this one
-    /// does.
+    /// `given` and `taken`: what of the vectors the other rank combines, and what this one does.
     pub(crate) fn new(
         plan: FoldPlan,
         scheme: NodeScheme,
-        given: (usize, usize),
-        taken: (usize, usize),
+        given: ByteRange,
+        taken: ByteRange,
     ) -> Self {
-        let range = |(begin, end): (usize, usize)| (begin, end.saturating_sub(begin));
-        let given = range(given);
-        let taken = range(taken);
         let elem = plan.elem.size();
         Self {
-            transfer: PieceTransfer::new(plan.send.part(given.0, given.1), taken.1, elem),
+            transfer: PieceTransfer::new(plan.send.part(given.offset, given.len), taken.len, elem),
             fold: Fold::new(plan),
             scheme,
             way: Way::Unknown,
@@ -101,12 +98,12 @@ impl Pieces {
         state: &CommState,
         way: Option<Rival>,
     ) -> bool {
-        let given = (1 - state.me, self.given.1);
+        let given = (1 - state.me, self.given.len);
         let in_pieces = || {
             let placement = unmapped_placement(self.scheme, memory, state, given, way);
             placement == Some(Placement::Pieces)
         };
-        self.given.1 > 0
+        self.given.len > 0
             && self.transfer.most() <= PIECE
             && memory.range_of(&self.fold.plan.send).heap.is_none()
             && in_pieces()
@@ -200,12 +197,12 @@ impl Pieces {
         }
         let transfer = &self.transfer;
         // What the result replaces, among what this rank gives.
-        let begin = self.fold.result_at(self.taken.0 + transfer.read());
-        let (first, given) = self.given;
+        let begin = self.fold.result_at(self.taken.offset + transfer.read());
+        let given = self.given;
         let needed = (begin + transfer.taken_unit())
-            .saturating_sub(first)
-            .min(given);
-        if begin >= first + given {
+            .saturating_sub(given.offset)
+            .min(given.len);
+        if begin >= given.end() {
             return false;
         }
         if transfer.gives() {
@@ -220,11 +217,11 @@ impl Pieces {
         if line.content != Content::Buffer {
             return self.transfer.read_at(state, seq, line);
         }
-        let (first, expected) = self.fold.plan.taken();
-        if line.given.len != expected as u64 {
-            return Err(mismatch(state, 1 - state.me, line.given.len, expected));
+        let all = self.fold.plan.taken();
+        if line.given.len != all.len as u64 {
+            return Err(mismatch(state, 1 - state.me, line.given.len, all.len));
         }
-        let from = self.taken.0 - first + self.transfer.read();
+        let from = self.taken.offset - all.offset + self.transfer.read();
         self.transfer.there(state, seq, line, from)
     }
 
@@ -254,8 +251,11 @@ impl Pieces {
         };
         if let (Place::There(range), false) = (&place, is_mapped) {
             let source = MemberBuffer::of(&line, seq, other, GIVEN);
-            let from = range.address.wrapping_sub(source.range.address);
-            if reader::fetch(cx, &source, (from, n), CopyTarget::Bytes(copy))? < n {
+            let wanted = ByteRange {
+                offset: range.address.wrapping_sub(source.range.address) as usize,
+                len: n,
+            };
+            if reader::fetch(cx, &source, wanted, CopyTarget::Bytes(copy))? < n {
                 return Ok(0);
             }
         }
@@ -286,7 +286,7 @@ impl Pieces {
     ) -> Result<()> {
         let fold = &self.fold;
         let (me, other) = (state.me, 1 - state.me);
-        let place = self.taken.0 + self.transfer.read();
+        let place = self.taken.offset + self.transfer.read();
         let MemoryParts { loans, peers, .. } = memory.parts();
         let mut views = [None; 2];
         views[other] = match piece {

@@ -5,7 +5,7 @@
 
 use super::contribution::Readers;
 use super::select::{Algorithm, algorithm, share};
-use super::{Collective, ElemType, Op, Parts};
+use super::{ByteRange, Collective, ElemType, Op, Parts};
 use crate::error::Error;
 use std::borrow::Borrow;
 
@@ -99,11 +99,10 @@ pub(crate) struct Combination<'c> {
     pub(crate) op: &'c Op,
     pub(crate) elem: ElemType,
     pub(crate) algorithm: Algorithm,
-    /// The range of the vectors that it combines; empty: none.
-    pub(crate) begin: usize,
-    pub(crate) end: usize,
-    /// Of two members each gives no more than the other one's part of its vector: from that byte on, so many.
-    pub(crate) part_given: Option<(usize, usize)>,
+    /// What of the vectors it combines; empty: nothing.
+    pub(crate) range: ByteRange,
+    /// Of two members each gives no more than the other one's part of its vector.
+    pub(crate) part_given: Option<ByteRange>,
     /// Members below this place contribute to the range.
     pub(crate) upto: usize,
     /// Bytes of the result that it receives; none: it receives none.
@@ -136,11 +135,11 @@ pub(crate) enum Fault<'c> {
 }
 
 impl<P: Borrow<Parts>> Takes<P> {
-    /// What is taken from `place`: where it goes, and how many bytes.
-    pub(crate) fn of(&self, place: usize) -> (usize, usize) {
+    /// Where what is taken from `place` goes in the receive buffer.
+    pub(crate) fn of(&self, place: usize) -> ByteRange {
         match self {
-            Self::From(root, len) if *root == place => (0, *len),
-            Self::Nothing | Self::From(..) => (0, 0),
+            Self::From(root, len) if *root == place => ByteRange::first(*len),
+            Self::Nothing | Self::From(..) => ByteRange::default(),
             Self::Each(parts) => parts.borrow().of(place),
         }
     }
@@ -253,7 +252,7 @@ impl<'c> MemberCall<'c> {
             return Ok(gives(offer(Side::Send, len, Readers::Only(root))));
         }
         self.check(Side::Recv, parts)?;
-        let (to, len) = parts.of(self.me);
+        let ByteRange { offset: to, len } = parts.of(self.me);
         Ok(Plan {
             own: self.own(0, to, len)?,
             ..takes(Takes::Each(parts), Find::All)
@@ -268,7 +267,7 @@ impl<'c> MemberCall<'c> {
             return Ok(takes(Takes::From(root, len), self.find_part()));
         }
         self.check(Side::Send, parts)?;
-        let (from, len) = parts.of(self.me);
+        let ByteRange { offset: from, len } = parts.of(self.me);
         let own = match self.recv {
             Some(_) => {
                 self.has_room(len)?;
@@ -287,7 +286,7 @@ impl<'c> MemberCall<'c> {
     fn allgather(&self, parts: &'c Parts) -> Result<Plan<'c>, Fault<'c>> {
         self.check(Side::Recv, parts)?;
         self.has_room(0)?;
-        let (to, len) = parts.of(self.me);
+        let ByteRange { offset: to, len } = parts.of(self.me);
         let given = match self.send {
             Some(send) => offer(Side::Send, send, Readers::Everyone),
             None => Offer {
@@ -314,13 +313,13 @@ impl<'c> MemberCall<'c> {
             });
         }
         self.check(Side::Send, given)?;
-        let ((from, gives), (to, len)) = (given.of(self.me), taken.of(self.me));
-        if gives != len {
-            return Err(Fault::OwnParts(gives, len));
+        let (from, to) = (given.of(self.me), taken.of(self.me));
+        if from.len != to.len {
+            return Err(Fault::OwnParts(from.len, to.len));
         }
         Ok(Plan {
             offer: Some(self.parts_given(given)?),
-            own: self.own(from, to, len)?,
+            own: self.own(from.offset, to.offset, to.len)?,
             ..takes(Takes::Each(taken), self.find_part())
         })
     }
@@ -341,7 +340,7 @@ impl<'c> MemberCall<'c> {
     fn parts_given(&self, parts: &'c Parts) -> Result<Offer<'c>, Fault<'c>> {
         let all = self.send.ok_or(Fault::NoBuffer(Side::Send))?;
         if self.size == 2 {
-            let (offset, len) = parts.of(1 - self.me);
+            let ByteRange { offset, len } = parts.of(1 - self.me);
             return Ok(Offer {
                 offset,
                 ..offer(Side::Send, len, Readers::Everyone)
@@ -370,8 +369,7 @@ impl<'c> MemberCall<'c> {
             op,
             elem,
             algorithm: way,
-            begin: 0,
-            end: len,
+            range: ByteRange::first(len),
             part_given: None,
             upto: size,
             result: Some(len),
@@ -381,29 +379,30 @@ impl<'c> MemberCall<'c> {
             Collective::Reduce { root, .. } if *root == me => vector.readers = Readers::Nobody,
             Collective::Reduce { root, .. } => {
                 vector.readers = Readers::Only(*root);
-                (part.end, part.result) = (0, None);
+                (part.range, part.result) = (ByteRange::default(), None);
             }
             Collective::ReduceScatter { parts, .. } => {
-                let (begin, bytes) = parts.of(me);
-                if !begin.is_multiple_of(elem.size()) || !bytes.is_multiple_of(elem.size()) {
+                let mine = parts.of(me);
+                if !mine.offset.is_multiple_of(elem.size()) || !mine.len.is_multiple_of(elem.size())
+                {
                     return Err(Fault::BrokenPart);
                 }
-                (part.begin, part.end, part.result) = (begin, begin + bytes, Some(bytes));
+                (part.range, part.result) = (mine, Some(mine.len));
                 part.to_front = vector.side == Side::Recv;
                 if size == 2 {
-                    let (offset, len) = parts.of(1 - me);
-                    if begin < offset + len && offset < part.end {
+                    let other = parts.of(1 - me);
+                    if mine.offset < other.end() && other.offset < mine.end() {
                         return Err(Fault::OverlappingParts);
                     }
-                    part.part_given = Some((offset, len));
+                    part.part_given = Some(other);
                 }
             }
             Collective::Scan { .. } => part.upto = me + 1,
             Collective::Exscan { .. } => {
                 part.upto = me;
-                part.end = if me > 0 { len } else { 0 };
+                part.range.len = if me > 0 { len } else { 0 };
             }
-            _ if way == Algorithm::Split => (part.begin, part.end) = share(len, elem, size, me),
+            _ if way == Algorithm::Split => part.range = share(len, elem, size, me),
             _ => {}
         }
         if let Some(bytes) = part.result {

@@ -8,6 +8,7 @@
 //! memory of all members. All read the same flags, so writer and receiver agree. The writer's second phase says that
 //! all is written.
 
+use super::ByteRange;
 use super::context::{MemoryParts, StepMemory};
 use super::lines;
 use super::state::CommState;
@@ -93,12 +94,12 @@ pub(crate) enum WriteSource<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Writes `len` bytes from `source` to all of `targets`, buffers of members, at byte `offset` of each.
+/// Writes bytes of `source` to all of `targets`, buffers of members, to the same range of each.
 pub(crate) fn put_to_all(
     memory: &mut StepMemory<'_>,
     state: &CommState,
     targets: &[(usize, RemoteRange)],
-    (offset, len): (usize, usize),
+    range: ByteRange,
     source: WriteSource<'_>,
 ) -> Result<()> {
     let MemoryParts {
@@ -107,6 +108,7 @@ pub(crate) fn put_to_all(
         peers,
     } = memory.parts();
     let places = targets.iter().map(|&(place, _)| place);
+    let ByteRange { offset, len } = range;
     let write = |bytes: &[u8]| {
         targets.iter().try_for_each(|&(place, range)| {
             let to = range.part(offset as u64, len as u64);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reading a member's buffer: in place where it can be mapped, by the kernel, or by a copy request to its owner.
 
+use super::ByteRange;
 use super::context::StepContext;
 use super::copy_request;
 use super::member_buffer::{CopyTarget, MemberBuffer, part};
@@ -36,11 +37,11 @@ pub(crate) fn attached<'p>(
     peer.link.attached(range)
 }
 
-/// Reads `len` bytes from `begin` on of a member's buffer; as many as `Ok` says are there now, the others come later.
+/// Reads bytes of a member's buffer; as many as `Ok` says are there now, the others come later.
 pub(crate) fn fetch(
     cx: &mut StepContext<'_>,
     source: &MemberBuffer,
-    (begin, len): (u64, usize),
+    wanted: ByteRange,
     mut target: CopyTarget<'_>,
 ) -> Result<usize> {
     let StepContext {
@@ -49,12 +50,12 @@ pub(crate) fn fetch(
         tally,
         ..
     } = cx;
-    let range = part(state, source, begin, len)?;
+    let (range, len) = (part(state, source, wanted)?, wanted.len);
     if len == 0 {
         return Ok(0);
     }
-    if copy_request::is_under_way(state, source, (begin, len)) {
-        return copy_request::fetch(cx, source, (begin, len), target);
+    if copy_request::is_under_way(state, source, wanted) {
+        return copy_request::fetch(cx, source, wanted, target);
     }
     let kernel = memory.kernel(len);
     let place = source.place;
@@ -94,7 +95,7 @@ pub(crate) fn fetch(
             }
         }
     }
-    copy_request::fetch(cx, source, (begin, len), target)
+    copy_request::fetch(cx, source, wanted, target)
 }
 
 /// What was read is good if the owner has not given up the communicator, and with it its buffers.

@@ -6,6 +6,7 @@
 //! No rank waits for a share: one that no member has yet is taken from the root, too. A rank's second phase says that
 //! its share stands in its buffer. From then on it must not give the buffer back before all have read.
 
+use super::ByteRange;
 use super::context::{MessageContext, Messenger, StepContext};
 use super::contribution::{GIVEN, RESULT, Readers, Served, describe};
 use super::exchange::{Exchange, ExchangePlan, READ_MAX};
@@ -157,9 +158,12 @@ impl Relay {
                 let (place, given) = (now.from.place, now.from.range.len);
                 return Err(member_buffer::mismatch(cx.state, place, given, len));
             }
-            let begin = self.left[now.part].begin;
-            let target = CopyTarget::Loan(recv, begin);
-            if reader::fetch(cx, &now.from, (begin as u64, now.len), target)? < now.len {
+            let wanted = ByteRange {
+                offset: self.left[now.part].begin,
+                len: now.len,
+            };
+            let target = CopyTarget::Loan(recv, wanted.offset);
+            if reader::fetch(cx, &now.from, wanted, target)? < now.len {
                 break;
             }
             self.now = None;

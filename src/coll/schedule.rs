@@ -168,13 +168,11 @@ impl<'c> Scheduler<'c> {
             elem: part.elem,
             algorithm: part.algorithm,
             send: given,
-            part_given: part.part_given.map(|(begin, len)| LoanRange {
-                offset: given.offset + begin,
-                len,
-                ..given
-            }),
+            part_given: part
+                .part_given
+                .map(|part| given.part(part.offset, part.len)),
             recv: part.result.and(recv),
-            range: (part.begin, part.end),
+            range: part.range,
             upto: part.upto,
             in_place: self.buffers.send.is_none(),
             readers,

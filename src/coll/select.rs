@@ -5,7 +5,7 @@ pub mod explain;
 pub mod levels;
 
 use super::pieces::kept::LONGEST as BOUNCE_LONGEST;
-use super::{Collective, ElemType};
+use super::{ByteRange, Collective, ElemType};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_obs::knobs::auto;
@@ -33,10 +33,10 @@ pub enum Algorithm {
     Stream,
 }
 
-/// The share of a vector of `len` bytes that `place` of `size` ranks combines: a range of bytes, on cache lines where
+/// The share of a vector of `len` bytes that `place` of `size` ranks combines. It begins and ends on cache lines where
 /// elements allow it.
 #[must_use]
-pub fn share(len: usize, elem: ElemType, size: usize, place: usize) -> (usize, usize) {
+pub fn share(len: usize, elem: ElemType, size: usize, place: usize) -> ByteRange {
     let elem = elem.size().max(1);
     let unit = if LINE.is_multiple_of(elem) {
         LINE
@@ -46,7 +46,7 @@ pub fn share(len: usize, elem: ElemType, size: usize, place: usize) -> (usize, u
     let units = len.div_ceil(unit);
     let each = units.div_ceil(size.max(1)) * unit;
     let begin = (each * place).min(len);
-    (begin, (begin + each).min(len))
+    ByteRange::between(begin, (begin + each).min(len))
 }
 
 /// Bytes of a slot of a channel in a job of so many ranks.
@@ -88,7 +88,9 @@ pub fn algorithm(
 pub fn contribution(collective: &Collective, len: usize, size: usize) -> usize {
     match collective {
         // Nobody reads more than its part.
-        Collective::ReduceScatter { parts, .. } if size == 2 => parts.of(0).1.min(parts.of(1).1),
+        Collective::ReduceScatter { parts, .. } if size == 2 => {
+            parts.of(0).len.min(parts.of(1).len)
+        }
         _ => len,
     }
 }
@@ -425,8 +427,10 @@ mod tests {
                     let len = count * elem.size();
                     let mut next = 0;
                     for place in 0..size {
-                        let (begin, end) = share(len, elem, size, place);
-                        assert!(begin == next && end <= len && end.is_multiple_of(elem.size()));
+                        let share = share(len, elem, size, place);
+                        let end = share.end();
+                        assert!(share.offset == next && end <= len);
+                        assert!(end.is_multiple_of(elem.size()));
                         next = end;
                     }
                     assert_eq!(next, len);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Starts a collective: from the call of a program to an operation under way.
 
-use super::Collective;
 use super::communicator::Communicator;
 use super::context::StepMemory;
 use super::contribution::{CallBuffers, Readers};
@@ -18,6 +17,7 @@ use super::state::CommState;
 use super::stream::Stream;
 use super::swap::Swap;
 use super::tree::TreeFold;
+use super::{ByteRange, Collective};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::request::{Request, RequestId, RequestState, UserBuf};
@@ -90,7 +90,8 @@ fn combining(plan: FoldPlan, to: &Recipients, scheme: NodeScheme, state: &CommSt
         in_pieces: true, ..
     } = scheme
     {
-        let (given, taken) = pieces(&plan, to, state);
+        let given = combined_by(1 - state.me, &plan, to);
+        let taken = combined_by(state.me, &plan, to);
         return Body::Pieces(Box::new(Pieces::new(plan, scheme, given, taken)));
     }
     match (plan.algorithm, plan.recv) {
@@ -103,22 +104,15 @@ fn combining(plan: FoldPlan, to: &Recipients, scheme: NodeScheme, state: &CommSt
     }
 }
 
-/// A range of a vector: where it begins and ends.
-type Range = (usize, usize);
-
-/// What a rank gives the other one, and what it combines, in a reduction that may go in pieces.
-fn pieces(plan: &FoldPlan, to: &Recipients, state: &CommState) -> (Range, Range) {
-    let len = plan.send.len;
-    let of = |place| match to {
-        Recipients::Everyone => (0, len),
-        Recipients::Root(root) if *root == place => (0, len),
-        Recipients::Parts(parts) => {
-            let (begin, len) = parts.of(place);
-            (begin, begin + len)
-        }
-        Recipients::Root(_) | Recipients::Prefix { .. } => (0, 0),
-    };
-    (of(1 - state.me), of(state.me))
+/// What of the vectors a member combines, in a reduction that may go in pieces.
+fn combined_by(place: usize, plan: &FoldPlan, to: &Recipients) -> ByteRange {
+    let all = ByteRange::first(plan.send.len);
+    match to {
+        Recipients::Everyone => all,
+        Recipients::Root(root) if *root == place => all,
+        Recipients::Parts(parts) => parts.of(place),
+        Recipients::Root(_) | Recipients::Prefix { .. } => ByteRange::default(),
+    }
 }
 
 /// A request that its collective completes.
@@ -236,7 +230,7 @@ impl Communicator {
                         Task::Combine(part) => part.part_given,
                         _ => None,
                     };
-                    let what = (collective, part.map_or(given.len, |(_, len)| len));
+                    let what = (collective, part.map_or(given.len, |part| part.len));
                     shared.timed = observed.choose(engine, other, what, limits);
                     shared.way = shared.timed.map(|timed| timed.rival);
                 }

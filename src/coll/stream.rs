@@ -15,7 +15,7 @@ use super::lines;
 use super::member_buffer::{CopyTarget, MemberBuffer, part};
 use super::reader;
 use super::state::{CommState, Step};
-use super::{ElemType, Op};
+use super::{ByteRange, ElemType, Op};
 use crate::error::Result;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{CheckedLine, Content, INLINE, View, kind};
@@ -442,10 +442,13 @@ impl Stream {
         now: CurrentPiece,
         copies: &mut [u8],
     ) -> Result<Option<[Option<RemoteRange>; 2]>> {
-        let (begin, len) = (now.begin as u64, now.len);
+        let piece = ByteRange {
+            offset: now.begin,
+            len: now.len,
+        };
         let mut ranges = [None; 2];
         for (index, source) in parts.iter().enumerate() {
-            let wanted = part(cx.state, source, begin, len)?;
+            let wanted = part(cx.state, source, piece)?;
             if reader::view(cx.memory.peers(), cx.state, source.place, &wanted).is_some() {
                 ranges[index] = Some(wanted);
                 continue;
@@ -453,8 +456,8 @@ impl Stream {
             if index < self.copied {
                 continue;
             }
-            let copy = CopyTarget::Bytes(&mut copies[index * len..(index + 1) * len]);
-            if reader::fetch(cx, source, (begin, len), copy)? < len {
+            let copy = CopyTarget::Bytes(&mut copies[index * now.len..][..now.len]);
+            if reader::fetch(cx, source, piece, copy)? < now.len {
                 return Ok(None);
             }
             self.copied = index + 1;

@@ -3,7 +3,6 @@
 //! pair swaps its two parts piece by piece, one half each. Otherwise parts go in rounds through temporary buffers, or
 //! slots, that hold a piece for each member.
 
-use super::Parts;
 use super::context::StepContext;
 use super::contribution::{GIVEN, Readers, Served, behind, describe, range_of_temp};
 use super::lines::Lines;
@@ -11,6 +10,7 @@ use super::member_buffer::{self, CopyTarget, MemberBuffer};
 use super::push::{PIECE, Promises, WRITTEN, WriteSource, half, opened, put_to_all, reaches_all};
 use super::reader;
 use super::state::{CommState, Step};
+use super::{ByteRange, Parts};
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use onecopy_btl::{LayerId, RemoteRange};
@@ -73,10 +73,13 @@ pub(crate) struct Swap {
 impl SwapPlan {
     /// The piece of the part for `place` that is exchanged in `round`. Both ends of a pair have parts of the same
     /// length.
-    fn piece(&self, place: usize, round: usize, unit: usize) -> (usize, usize) {
-        let (offset, len) = self.parts.of(place);
+    fn piece(&self, place: usize, round: usize, unit: usize) -> ByteRange {
+        let ByteRange { offset, len } = self.parts.of(place);
         let skip = len.min(round * unit);
-        (offset + skip, (len - skip).min(unit))
+        ByteRange {
+            offset: offset + skip,
+            len: (len - skip).min(unit),
+        }
     }
 }
 
@@ -115,7 +118,7 @@ impl Swap {
             describe(&range, &mut line[24..]);
         }
         let in_buffers = promises.open && promises.writes;
-        let long = (0..size).any(|place| parts.of(place).1 > COLL_SLOT / size);
+        let long = (0..size).any(|place| parts.of(place).len > COLL_SLOT / size);
         if long && !in_buffers {
             shared.temp = memory.pool().try_take_collective(TEMP);
         }
@@ -219,7 +222,7 @@ impl Swap {
         let SwapPlan { recv, parts } = &self.plan;
         let mut room = [0u8; PIECE];
         while let Some(&place) = self.pending.first() {
-            let (offset, len) = parts.of(place);
+            let ByteRange { offset, len } = parts.of(place);
             // The lower rank has the front.
             let front = half(len);
             let (begin, end) = if me < place { (0, front) } else { (front, len) };
@@ -237,7 +240,7 @@ impl Swap {
                 let theirs = &mut room[..n];
                 take(memory.peers(), state, place, &there, theirs)?;
                 let mine = WriteSource::Loan(*recv, offset + skip);
-                put_to_all(memory, state, &[(place, there)], (0, n), mine)?;
+                put_to_all(memory, state, &[(place, there)], ByteRange::first(n), mine)?;
                 let write = |out: &mut [u8]| copy_slices(Kernel::Memcpy, out, theirs);
                 memory.loans().write(*recv, offset + skip, n, write)?;
                 self.done += n;
@@ -270,7 +273,7 @@ impl Swap {
         let Some(last) = self.round.checked_sub(1) else {
             return true;
         };
-        self.plan.piece(place, last, rounds.unit).1 == 0
+        self.plan.piece(place, last, rounds.unit).len == 0
             || state.channel_ends[place].ack(seq) >= phase_of(last)
             || onecopy_shm::coll::line::reached(state.channel_ends[place].done(), seq)
     }
@@ -282,7 +285,7 @@ impl Swap {
         let (me, size) = (state.me, state.size());
         let others = || (0..size).filter(move |&place| place != me);
         let active: Vec<usize> = others()
-            .filter(|&place| self.plan.piece(place, round, unit).1 > 0)
+            .filter(|&place| self.plan.piece(place, round, unit).len > 0)
             .collect();
         if active.is_empty() {
             return Ok(Step::Done);
@@ -292,7 +295,7 @@ impl Swap {
             return Ok(Step::Idle);
         }
         for &place in &active {
-            let (offset, len) = self.plan.piece(place, round, unit);
+            let ByteRange { offset, len } = self.plan.piece(place, round, unit);
             let to = place * unit;
             let own = state.own();
             let loans = cx.memory.loans();
@@ -334,7 +337,7 @@ impl Swap {
         Rounds { in_temp, unit }: Rounds,
     ) -> Result<bool> {
         let recv = self.plan.recv;
-        let (offset, len) = self.plan.piece(place, self.round, unit);
+        let ByteRange { offset, len } = self.plan.piece(place, self.round, unit);
         let (from, seq) = (cx.state.me * unit, cx.seq);
         if in_temp {
             let Some(line) = self.lines.get_or_read(cx.state, place, seq)? else {
@@ -342,7 +345,8 @@ impl Swap {
             };
             let source = MemberBuffer::of(&line, seq, place, GIVEN);
             let target = CopyTarget::Loan(recv, offset);
-            let received = reader::fetch(cx, &source, (from as u64, len), target)?;
+            let wanted = ByteRange { offset: from, len };
+            let received = reader::fetch(cx, &source, wanted, target)?;
             return Ok(received >= len);
         }
         let view = cx.state.channel_ends[place].in_slot(seq, from, len);

@@ -2,7 +2,7 @@
 //! Random collectives: what each rank gives, and what each must have afterwards.
 
 use super::oracle;
-use onecopy::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
+use onecopy::coll::{ByteRange, Collective, ElemType, Op, Parts, PredefinedOp};
 
 /// A small generator: the same numbers on all ranks.
 #[derive(Clone)]
@@ -66,12 +66,14 @@ fn scattered(random: &mut Random, lens: &[usize]) -> (Parts, usize) {
     for i in (1..order.len()).rev() {
         order.swap(i, random.below(i + 1));
     }
-    let mut parts = vec![(0, 0); lens.len()];
+    let mut parts = vec![ByteRange::default(); lens.len()];
     let mut end = 0;
     for place in order {
-        end += random.below(3) * 5;
-        parts[place] = (end, lens[place]);
-        end += lens[place];
+        parts[place] = ByteRange {
+            offset: end + random.below(3) * 5,
+            len: lens[place],
+        };
+        end = parts[place].end();
     }
     (Parts::Listed(parts.into()), end)
 }
@@ -92,8 +94,8 @@ fn parts_of(random: &mut Random, lens: &[usize], equal: bool) -> (Parts, usize) 
     }
 }
 
-fn put(buffer: &mut [u8], part: (usize, usize), bytes: &[u8]) {
-    buffer[part.0..part.0 + part.1].copy_from_slice(bytes);
+fn put(buffer: &mut [u8], part: ByteRange, bytes: &[u8]) {
+    buffer[part.offset..part.end()].copy_from_slice(bytes);
 }
 
 impl Case {
@@ -344,7 +346,7 @@ impl Case {
                     counts[size - 1] += left;
                 }
                 let parts = Parts::packed(&counts, bytes);
-                let (offset, n) = parts.of(me);
+                let ByteRange { offset, len: n } = parts.of(me);
                 let expected = fold(size)[offset..offset + n].to_vec();
                 let what = Collective::ReduceScatter {
                     parts,

@@ -7,7 +7,7 @@ use crate::failure::{Outcome, fail};
 use crate::ffi::Addr;
 use crate::{c, device, memory};
 use onecopy::Span;
-use onecopy::coll::Parts;
+use onecopy::coll::{ByteRange, Parts};
 use onecopy_shm::copy::{Kernel, copy_slices};
 use std::ops::Range;
 use std::sync::Arc;
@@ -282,8 +282,11 @@ impl UserBuffer {
         let ends = used().map(|(offset, len)| offset + *len as i64);
         let end = ends.max().unwrap_or(first);
         let listed = parts.iter().map(|&(offset, len)| match len {
-            0 => (0, 0),
-            _ => ((offset - first) as usize, len as usize),
+            0 => ByteRange::default(),
+            _ => ByteRange {
+                offset: (offset - first) as usize,
+                len: len as usize,
+            },
         });
         let user_buffer = Self::direct(base.offset(first), (end - first) as usize);
         (user_buffer, Parts::Listed(listed.collect()))
@@ -306,7 +309,7 @@ impl UserBuffer {
             let layout = object.shape.layout_of(count)?;
             let len = layout.size() as usize;
             rest.add(Part::new(layout, base.offset(offset), start, None), access);
-            listed.push((start, len));
+            listed.push(ByteRange { offset: start, len });
             start += len;
         }
         let user_buffer = Self {

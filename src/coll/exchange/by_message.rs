@@ -10,6 +10,7 @@
 //! A giver does not wait for its sends before it says that it has read all: two may give each other what neither takes.
 //! It takes back what its reader, which has read all, did not take.
 
+use super::super::ByteRange;
 use super::super::context::{MessageContext, Messenger, StepMemory};
 use super::super::contribution::Readers;
 use super::super::messages::{MessagesInFlight, Route};
@@ -80,7 +81,7 @@ impl ExchangePlan {
     ) -> Option<(Placement, UnmappedPart)> {
         let offer = self.offer?;
         let reader = self.readers.others(state.size(), state.me).next()?;
-        let (offset, len) = self.given_part(reader, state.size());
+        let ByteRange { offset, len } = self.given_part(reader, state.size());
         let given = match self.table {
             Some(_) => len,
             None => offer.len,
@@ -139,8 +140,8 @@ impl Messages {
         let Some(recv) = plan.recv else {
             return Ok(None);
         };
-        let (to, len) = plan.takes.of(place);
-        let part = self.receives.part(messenger, recv, to, len)?;
+        let ByteRange { offset, len } = plan.takes.of(place);
+        let part = self.receives.part(messenger, recv, offset, len)?;
         let route = Route::new(state, seq);
         self.receives
             .receive(messenger, &route, place, 0, part)
@@ -231,7 +232,7 @@ impl Exchange {
         let at_hand = gives || shared.alone && state.bounce.is_at_others_hand();
         let in_pieces = shared.blocking && at_hand;
         for &place in &*pending {
-            let (_, len) = plan.takes.of(place);
+            let len = plan.takes.of(place).len;
             let (memory, state, ..) = cx.over_channel().parts();
             let given = plan.find.all(len, state.size());
             // It may come as a message even if this rank expects none: its giver decides.

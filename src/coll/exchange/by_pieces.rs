@@ -6,6 +6,7 @@
 //!
 //! [`transfer`]: super::super::pieces::transfer
 
+use super::super::ByteRange;
 use super::super::context::{MessageContext, StepContext};
 use super::super::contribution::GIVEN;
 use super::super::member_buffer::{CopyTarget, MemberBuffer};
@@ -22,7 +23,7 @@ use onecopy_shm::loan::LoanRange;
 impl ExchangePlan {
     /// What goes in pieces between this rank and the other one of two. `given`: what this rank gives so.
     fn transfer(&self, state: &CommState, given: LoanRange) -> PieceTransfer {
-        let (_, taken) = self.takes.of(1 - state.me);
+        let taken = self.takes.of(1 - state.me).len;
         PieceTransfer::new(given, taken, 1)
     }
 }
@@ -132,13 +133,16 @@ impl Exchange {
         if !is_in_pieces || !transfer.is_there(cx.state, seq) {
             return Ok(0);
         }
-        let to = self.plan.takes.of(other).0 + transfer.read();
+        let to = self.plan.takes.of(other).offset + transfer.read();
         let n = transfer.next_bytes();
         match transfer.read_at(cx.state, seq, &line)? {
             Place::There(range) => {
                 let source = MemberBuffer::of(&line, seq, other, GIVEN);
-                let from = range.address.wrapping_sub(source.range.address);
-                if reader::fetch(cx, &source, (from, n), CopyTarget::Loan(recv, to))? < n {
+                let wanted = ByteRange {
+                    offset: range.address.wrapping_sub(source.range.address) as usize,
+                    len: n,
+                };
+                if reader::fetch(cx, &source, wanted, CopyTarget::Loan(recv, to))? < n {
                     return Ok(0);
                 }
             }

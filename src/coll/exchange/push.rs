@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What an exchange writes into members' receive buffers; see [`super::super::push`].
 
+use super::super::ByteRange;
 use super::super::context::{StepContext, StepMemory};
 use super::super::contribution::{GIVEN, Readers};
 use super::super::lines::Lines;
@@ -327,6 +328,7 @@ impl PushedPart {
             }
         }
         let source = WriteSource::Loan(loan, from);
-        put_to_all(memory, state, &self.targets, (offset, n), source)
+        let piece = ByteRange { offset, len: n };
+        put_to_all(memory, state, &self.targets, piece, source)
     }
 }

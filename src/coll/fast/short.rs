@@ -6,7 +6,7 @@ use super::super::exchange::READ_MAPPED;
 use super::super::plan::{Combination, Fault, Find, MemberCall, Plan, PlanForm, Takes, Task};
 use super::super::select::{Algorithm, FLAT};
 use super::super::state::CommState;
-use super::super::{ElemType, Op, Parts, PredefinedOp};
+use super::super::{ByteRange, ElemType, Op, Parts, PredefinedOp};
 use crate::endpoint::Home;
 use crate::engine::Engine;
 use crate::state::Statistics;
@@ -168,7 +168,7 @@ impl Short {
             op: &Op::Predefined(op),
             elem,
             algorithm: Algorithm::Flat,
-            begin,
+            range,
             upto,
             to_front: false,
             ..
@@ -176,19 +176,18 @@ impl Short {
         else {
             return None;
         };
-        let result = part.end - begin;
-        let (offset, given, len) = match part.part_given {
-            Some((offset, given)) => (offset, given, result),
-            None => (0, vector, vector),
+        let (given, len) = match part.part_given {
+            Some(given) => (given, range.len),
+            None => (ByteRange::first(vector), vector),
         };
-        if len != given && len.max(given) > slot {
+        if len != given.len && len.max(given.len) > slot {
             return None;
         }
         let action = if part.result.is_some() {
             Action::Combine(Combine {
                 op,
                 elem,
-                begin,
+                begin: range.offset,
                 upto,
             })
         } else {
@@ -196,9 +195,9 @@ impl Short {
         };
         // One of more than two that combine reads its own contribution out of its line, too.
         Some(Self {
-            offset,
-            given,
-            ..Self::new(action, true, len, result)
+            offset: given.offset,
+            given: given.len,
+            ..Self::new(action, true, len, range.len)
         })
     }
 

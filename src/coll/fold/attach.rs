@@ -3,6 +3,7 @@
 //! known only afterwards. If not, the fragment is combined again from copies, whose error says why the bytes cannot be
 //! had.
 
+use super::super::ByteRange;
 use super::super::context::{MemoryParts, StepMemory};
 use super::super::reader;
 use super::super::state::CommState;
@@ -16,19 +17,19 @@ use onecopy_btl::contract::AttachedBytes;
 pub(super) type InPlace<'p> = Vec<(usize, AttachedBytes<'p>)>;
 
 impl Fold {
-    /// What is read in place of a fragment. None: a member has it elsewhere from now on.
+    /// What is read in place of a `part` of what the others give. None: a member has it elsewhere from now on.
     pub(super) fn attach<'p>(
         &mut self,
         peers: &'p [Option<Box<Peer>>],
         state: &CommState,
-        (begin, len): (usize, usize),
+        part: ByteRange,
     ) -> Option<InPlace<'p>> {
         let mut all = Vec::new();
         for place in 0..self.locations.len() {
             let Location::Attached(range) = self.locations[place] else {
                 continue;
             };
-            let wanted = range.part(begin as u64, len as u64);
+            let wanted = range.part(part.offset as u64, part.len as u64);
             match reader::attached(peers, state, place, &wanted) {
                 Some(bytes) => all.push((place, bytes)),
                 None => {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A rank's range of the vector, combined fragment by fragment.
 
-use super::super::Op;
 use super::super::context::{MemoryParts, StepContext};
 use super::super::contribution::{Contribution, GIVEN, Scratch};
 use super::super::member_buffer::{CopyTarget, MemberBuffer};
@@ -10,6 +9,7 @@ use super::super::reader;
 use super::super::select::Algorithm;
 use super::super::state::CommState;
 use super::super::tally::Tally;
+use super::super::{ByteRange, Op};
 use super::attach::{InPlace, count};
 use super::fragment::{Operands, combine_all};
 use super::{Fold, Location, mismatch};
@@ -64,6 +64,14 @@ struct Room<'r> {
 }
 
 impl Fragment {
+    /// What of the vectors it is.
+    fn range(&self) -> ByteRange {
+        ByteRange {
+            offset: self.begin,
+            len: self.len,
+        }
+    }
+
     /// Bytes that it takes besides the buffers of the program.
     fn needed(&self) -> usize {
         (self.absent.len() + self.work + usize::from(self.apart)) * self.len
@@ -145,8 +153,10 @@ impl Fold {
 
     /// What the next fragment is, and what it takes to combine it.
     fn next_fragment(&self, cx: &StepContext<'_>) -> Fragment {
-        let (first, end) = self.range();
-        let all = end - first;
+        let ByteRange {
+            offset: first,
+            len: all,
+        } = self.range();
         // The result goes where this rank's contribution stands.
         let alias = self.locations.contains(&Location::Own)
             && match cx.shared.temp {
@@ -201,11 +211,14 @@ impl Fold {
             return Ok(Outcome::Awaited);
         }
         let (begin, len) = (fragment.begin, fragment.len);
-        let taken = begin - self.plan.taken().0;
+        let part = ByteRange {
+            offset: begin - self.plan.taken().offset,
+            len,
+        };
         let MemoryParts { loans, peers, .. } = cx.memory.parts();
         let in_place = if fragment.alias {
             Vec::new()
-        } else if let Some(all) = self.attach(peers, cx.state, (taken, len)) {
+        } else if let Some(all) = self.attach(peers, cx.state, part) {
             all
         } else {
             return Ok(Outcome::Again);
@@ -215,7 +228,7 @@ impl Fold {
             state: cx.state,
             seq: cx.seq,
             fragment,
-            begin: taken,
+            begin: part.offset,
             copies,
             in_place: &in_place,
         };
@@ -231,7 +244,7 @@ impl Fold {
         }
         count(&mut cx.memory, cx.state, &members, len);
         self.tally(cx.tally, cx.state, fragment);
-        self.put_out(&mut cx.memory, cx.state, (begin, len), room.helped)?;
+        self.put_out(&mut cx.memory, cx.state, fragment.range(), room.helped)?;
         self.check_owners(cx.state)?;
         Ok(Outcome::Combined)
     }
@@ -260,7 +273,10 @@ impl Fold {
         copies: &mut [u8],
     ) -> Result<bool> {
         let (seq, len) = (cx.seq, fragment.len);
-        let begin = fragment.begin - self.plan.taken().0;
+        let wanted = ByteRange {
+            offset: fragment.begin - self.plan.taken().offset,
+            len,
+        };
         while self.fetched < fragment.absent.len() {
             let place = fragment.absent[self.fetched];
             let (Location::Buffer(range) | Location::Attached(range)) = self.locations[place]
@@ -276,7 +292,7 @@ impl Fold {
                 answers: line.is_some_and(|line| line.has(kind::ANSWERS)),
             };
             let to = CopyTarget::Bytes(&mut copies[self.fetched * len..(self.fetched + 1) * len]);
-            if reader::fetch(cx, &source, (begin as u64, len), to)? < len {
+            if reader::fetch(cx, &source, wanted, to)? < len {
                 return Ok(false);
             }
             self.fetched += 1;
@@ -340,7 +356,7 @@ impl Fold {
         {
             begin
         } else {
-            begin - self.range().0
+            begin - self.range().offset
         }
     }
 

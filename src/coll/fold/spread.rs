@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a rank's range of a result goes: who combines for whom, who writes and who reads.
 
+use super::super::ByteRange;
 use super::super::context::{StepContext, StepMemory};
 use super::super::contribution::{Contribution, RESULT, Readers};
 use super::super::exchange::READ_MAX;
@@ -122,17 +123,17 @@ impl Fold {
         &self,
         memory: &mut StepMemory<'_>,
         state: &CommState,
-        (begin, len): (usize, usize),
+        range: ByteRange,
         helped: &[u8],
     ) -> Result<()> {
         if self.targets.is_empty() {
             return Ok(());
         }
         let source = match self.plan.recv {
-            Some(recv) => WriteSource::Loan(recv, begin),
+            Some(recv) => WriteSource::Loan(recv, range.offset),
             None => WriteSource::Bytes(helped),
         };
-        put_to_all(memory, state, &self.targets, (begin, len), source)
+        put_to_all(memory, state, &self.targets, range, source)
     }
 
     /// Takes the others' ranges of the result.
@@ -157,15 +158,17 @@ impl Fold {
                 index += 1;
                 continue;
             };
-            let (begin, end) = self.plan.share(state.size(), place);
+            let share = self.plan.share(state.size(), place);
             let source = MemberBuffer::of(&line, seq, place, RESULT);
-            let offset = begin + self.remaining.taken;
-            let n = (end - offset).min(READ_MAX);
-            let target = CopyTarget::Loan(recv, offset);
-            let received = reader::fetch(cx, &source, (offset as u64, n), target)?;
+            let wanted = ByteRange {
+                offset: share.offset + self.remaining.taken,
+                len: (share.len - self.remaining.taken).min(READ_MAX),
+            };
+            let target = CopyTarget::Loan(recv, wanted.offset);
+            let received = reader::fetch(cx, &source, wanted, target)?;
             moved += received;
             self.remaining.taken += received;
-            if self.remaining.taken == end - begin {
+            if self.remaining.taken == share.len {
                 self.remaining.members.remove(index);
                 self.remaining.taken = 0;
             } else {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What of a collective goes through the levels at a time.
 
-use super::super::Parts;
 use super::super::nodes::MembersByNode;
+use super::super::{ByteRange, Parts};
 
 /// Bytes that go through the levels as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl Fragments {
                 order,
                 in_place,
             } => order.get(index).map(|&place| {
-                let (offset, len) = parts.of(place);
+                let ByteRange { offset, len } = parts.of(place);
                 Fragment {
                     root: Some(place),
                     from: offset,
@@ -113,11 +113,11 @@ impl Fragments {
         (0..).map_while(|index| self.piece(index))
     }
 
-    /// Where the part of a place is, and its bytes; nothing if there are no parts.
-    pub(super) fn part_of(&self, place: usize) -> (usize, usize) {
+    /// The part of a place; nothing if there are no parts.
+    pub(super) fn part_of(&self, place: usize) -> ByteRange {
         match &self.whole {
             Whole::Parts { parts, .. } => parts.of(place),
-            Whole::One(_) => (0, 0),
+            Whole::One(_) => ByteRange::default(),
         }
     }
 

@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Parts of several members as one block: where each stands, and how they come there.
 
-use super::super::Parts;
+use super::super::{ByteRange, Parts};
 use super::position::Position;
 use crate::engine::Engine;
 use crate::error::Result;
 use onecopy_shm::loan::LoanRange;
 
 /// Sums of lengths: where each begins, one behind the other.
-pub(super) fn packed(lengths: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
+pub(super) fn packed(lengths: impl Iterator<Item = usize>) -> Vec<ByteRange> {
     lengths
         .scan(0, |end, len| {
-            let begin = *end;
+            let offset = *end;
             *end += len;
-            Some((begin, len))
+            Some(ByteRange { offset, len })
         })
         .collect()
 }
 
 /// For each node the bytes of its members' parts, one node behind the other.
-pub(super) fn blocks(parts: &Parts, place: &Position) -> Vec<(usize, usize)> {
+pub(super) fn blocks(parts: &Parts, place: &Position) -> Vec<ByteRange> {
     let share = |node| {
         let members = place.nodes.members_of(node).iter();
-        members.map(|&member| parts.of(member).1).sum()
+        members.map(|&member| parts.of(member).len).sum()
     };
     packed((0..place.nodes.count()).map(share))
 }
 
 /// The parts of the members of a node, one behind the other.
-pub(super) fn of_group(parts: &Parts, place: &Position, node: usize) -> Vec<(usize, usize)> {
+pub(super) fn of_group(parts: &Parts, place: &Position, node: usize) -> Vec<ByteRange> {
     let members = place.nodes.members_of(node).iter();
-    packed(members.map(|&member| parts.of(member).1))
+    packed(members.map(|&member| parts.of(member).len))
 }
 
 /// Copies between buffers of this rank.

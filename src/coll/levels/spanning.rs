@@ -3,7 +3,7 @@
 
 use super::super::select::levels::{Scheme, fragment, passes_on};
 use super::super::start::Call;
-use super::super::{Collective, ElemType, Op, Parts};
+use super::super::{ByteRange, Collective, ElemType, Op, Parts};
 use super::flight::{CROSSINGS, Flight, LevelCommunicators};
 use super::fragments::{Fragment, Fragments};
 use super::position::Position;
@@ -43,7 +43,7 @@ pub(super) struct Spanning {
     /// Temporary buffers that no fragment uses now.
     spare: Vec<Loan>,
     /// At the end: bytes of the receive buffer that come to its front.
-    to_front: Option<(usize, usize)>,
+    to_front: Option<ByteRange>,
     /// It is in [`Self::step`]; after that, a function of the program has panicked there.
     stepping: bool,
 }
@@ -85,7 +85,7 @@ pub(super) fn work_of(
             (Work::Move, fragments)
         }
         (Scheme::Collect, Collective::Allgather { parts }) => {
-            let len = (0..ranks).map(|member| parts.of(member).1).sum();
+            let len = (0..ranks).map(|member| parts.of(member).len).sum();
             (Work::Collect(parts.clone()), Fragments::uncut(len))
         }
         (
@@ -206,8 +206,11 @@ impl Spanning {
             }
         }
         if self.is_over() {
-            if let (Some((offset, len)), Some(recv)) = (self.to_front.take(), self.recv) {
-                engine.core.loans.copy(recv, offset, recv, 0, len)?;
+            if let (Some(part), Some(recv)) = (self.to_front.take(), self.recv) {
+                engine
+                    .core
+                    .loans
+                    .copy(recv, part.offset, recv, 0, part.len)?;
             }
             self.end(engine);
         }
@@ -246,7 +249,7 @@ impl Spanning {
     /// What this rank gives to an allgather stands where all receive it from.
     fn copy_own(&self, engine: &mut Engine, place: &Position) -> Result<()> {
         if let (Work::Move, Some(send), Some(recv)) = (&self.work, self.send, self.recv) {
-            let (offset, len) = self.fragments.part_of(place.me);
+            let ByteRange { offset, len } = self.fragments.part_of(place.me);
             engine.core.loans.copy(send, 0, recv, offset, len)?;
         }
         Ok(())

@@ -4,7 +4,7 @@
 use super::super::fold::fragment::{Operands, combine_all};
 use super::super::select::levels::{Combining, combining, commutes};
 use super::super::select::share;
-use super::super::{Collective, ElemType, Op, Parts};
+use super::super::{ByteRange, Collective, ElemType, Op, Parts};
 use super::fragments::Fragment;
 use super::pack::{blocks, copy, of_group, packed, reorder};
 use super::position::Position;
@@ -146,7 +146,7 @@ impl Work {
             Combining::Split => {
                 let elem = self.vector().map_or(ElemType::U8, |vector| vector.elem);
                 // The first share is the largest.
-                shares(elem, len, count)[0].1 * count
+                shares(elem, len, count)[0].len * count
             }
             Combining::Chain => 0,
         };
@@ -196,15 +196,15 @@ impl Work {
                 StepCall::new(what, send, to)
             }
             Self::Collect(parts) => {
-                let (offset, bytes) = parts.of(place.me);
+                let own = parts.of(place.me);
                 let what = Collective::Gather {
                     root: leader,
                     parts: Parts::Listed(of_group(parts, place, place.node()).into()),
                 };
-                let (begin, block) = blocks(parts, place)[place.node()];
+                let block = blocks(parts, place)[place.node()];
                 let room = load.room(0, len).filter(|_| leads);
-                let to = room.map(|room| room.part(begin, block));
-                StepCall::new(what, load.given(offset, bytes), to)
+                let to = room.map(|room| room.part(block.offset, block.len));
+                StepCall::new(what, load.given(own.offset, own.len), to)
             }
             Self::Transpose(_) => {
                 let what = Collective::Gather {
@@ -311,7 +311,7 @@ impl Work {
             }
             Combining::Split => {
                 let shares = shares(vector.elem, len, count);
-                let bytes = shares[node].1;
+                let bytes = shares[node].len;
                 let what = Collective::Alltoall {
                     send: Parts::Listed(shares.into()),
                     recv: Parts::Listed(packed((0..count).map(|_| bytes)).into()),
@@ -367,9 +367,10 @@ impl Work {
             }
             Combining::Split => {
                 let shares = shares(vector.elem, len, count);
-                let (offset, bytes) = shares[place.node()];
-                let room = load.room(1, bytes * count);
-                combine(engine, vector, room, result.part(offset, bytes), count)?;
+                let own = shares[place.node()];
+                let room = load.room(1, own.len * count);
+                let to = result.part(own.offset, own.len);
+                combine(engine, vector, room, to, count)?;
                 let parts = Parts::Listed(shares.into());
                 let what = Collective::Allgather { parts };
                 Ok(Some(StepCall::new(what, None, Some(result))))
@@ -394,7 +395,7 @@ impl Work {
                     parts: Parts::Listed(list.collect()),
                 };
                 let all = self.result(place, load).filter(|_| leads);
-                let (_, len) = parts.of(place.me);
+                let len = parts.of(place.me).len;
                 let to = load.recv.map(|loan| LoanRange::first(loan, len));
                 StepCall::new(what, all, to)
             }
@@ -420,23 +421,23 @@ impl Work {
                 let (Some(room), Some(recv)) = (load.room(0, load.fragment.len), load.recv) else {
                     return Ok(());
                 };
-                for (node, (begin, _)) in blocks(parts, place).into_iter().enumerate() {
+                for (node, block) in blocks(parts, place).into_iter().enumerate() {
                     let members = place.nodes.members_of(node);
-                    for (&member, (offset, len)) in members.iter().zip(of_group(parts, place, node))
-                    {
+                    for (&member, part) in members.iter().zip(of_group(parts, place, node)) {
+                        let from = room.part(block.offset + part.offset, part.len);
                         let to = LoanRange {
                             loan: recv,
-                            offset: parts.of(member).0,
-                            len,
+                            offset: parts.of(member).offset,
+                            len: part.len,
                         };
-                        copy(engine, room.part(begin + offset, len), to, len)?;
+                        copy(engine, from, to, part.len)?;
                     }
                 }
                 Ok(())
             }
             Self::ShareOut(_, parts) if place.is_alone() => {
                 let StepCall { send, recv, .. } = self.down(place, load);
-                let (offset, len) = parts.of(place.me);
+                let ByteRange { offset, len } = parts.of(place.me);
                 match (send, recv) {
                     (Some(from), Some(to)) => copy(engine, from.part(offset, len), to, len),
                     _ => Ok(()),
@@ -456,11 +457,8 @@ impl Work {
 }
 
 /// The share of each node of a vector.
-fn shares(elem: ElemType, len: usize, nodes: usize) -> Vec<(usize, usize)> {
-    let share = |node| {
-        let (begin, end) = share(len, elem, nodes, node);
-        (begin, end - begin)
-    };
+fn shares(elem: ElemType, len: usize, nodes: usize) -> Vec<ByteRange> {
+    let share = |node| share(len, elem, nodes, node);
     (0..nodes).map(share).collect()
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
+use crate::coll::{ByteRange, Collective, ElemType, Op, Parts, PredefinedOp};
 use crate::comm::Comm;
 use crate::runtime::{Runtime, local, local_with};
 use onecopy_btl::registry::Power;
@@ -150,14 +150,20 @@ fn scatter(
     (vector, heap, expected): (&[u8], bool, &[u8]),
 ) {
     let (me, world) = (rt.rank(), rt.world());
-    let parts = [(0, front), (front, back)];
+    let parts = [
+        ByteRange::first(front),
+        ByteRange::between(front, front + back),
+    ];
     let what = format!("{op:?} of {elem:?}, {front} and {back} bytes, mapped: {heap}");
     let scatter = Collective::ReduceScatter {
         parts: Parts::Listed(parts.into()),
         elem,
         op: op.clone(),
     };
-    let (begin, part) = parts[me];
+    let ByteRange {
+        offset: begin,
+        len: part,
+    } = parts[me];
     let mut send = Memory::of(rt, heap, vector);
     let mut recv = Memory::of(rt, heap, &vec![0xa5; part]);
     let run = |send: Option<&[u8]>, recv: &mut [u8]| {
@@ -345,8 +351,13 @@ impl Case {
             _ => {
                 // Parts of different lengths.
                 let front = choices.below(count + 1);
-                let listed =
-                    Parts::Listed([(0, 8 * front), (8 * front, 8 * (count - front))].into());
+                let listed = Parts::Listed(
+                    [
+                        ByteRange::first(8 * front),
+                        ByteRange::between(8 * front, 8 * count),
+                    ]
+                    .into(),
+                );
                 let part = if me == 0 { 0..front } else { front..count };
                 let scatter = Collective::ReduceScatter {
                     parts: listed,

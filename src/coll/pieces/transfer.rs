@@ -5,6 +5,7 @@
 //! Those lines are in its cache, and each travels once for two pieces. Lines of a bounce buffer of its own would have
 //! to come back from their reader each time. And who has read a piece may write there, so nobody waits for room.
 
+use super::super::ByteRange;
 use super::super::context::StepContext;
 use super::super::contribution::{
     Contribution, GIVEN, Readers, Served, describe, describe_message, range_of_temp,
@@ -344,7 +345,7 @@ impl PieceTransfer {
             Place::There(range) => {
                 let targets = [(1 - state.me, range)];
                 let source = WriteSource::Loan(loan, from);
-                put_to_all(memory, state, &targets, (0, n), source)?;
+                put_to_all(memory, state, &targets, ByteRange::first(n), source)?;
             }
             Place::Here(at) => {
                 let bounce = match self.bounce {
@@ -445,7 +446,11 @@ impl PieceTransfer {
         at: usize,
     ) -> Result<Place> {
         let source = MemberBuffer::of(line, seq, 1 - state.me, GIVEN);
-        part(state, &source, at as u64, self.next_bytes()).map(Place::There)
+        let wanted = ByteRange {
+            offset: at,
+            len: self.next_bytes(),
+        };
+        part(state, &source, wanted).map(Place::There)
     }
 
     /// The next piece, of `n` bytes, is read.

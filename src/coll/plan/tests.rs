@@ -19,7 +19,7 @@ fn growing(size: usize) -> Parts {
 
 fn moves(root: usize, size: usize, me: usize) -> Vec<Called> {
     let (equal, listed) = (Parts::Equal(PART), growing(size));
-    let (all, own) = (listed.end(size), listed.of(me).1);
+    let (all, own) = (listed.end(size), listed.of(me).len);
     let at_root = |bytes: usize| (me == root).then_some(bytes);
     let gather = |parts: &Parts| Collective::Gather {
         root,
@@ -115,7 +115,7 @@ fn an_exclusive_prefix_of_two_is_a_copy() {
         let Task::Take { takes, .. } = second.task else {
             panic!("it takes");
         };
-        assert_eq!(takes.of(0), (0, PART));
+        assert_eq!(takes.of(0), ByteRange::first(PART));
     }
     let shorter = MemberCall {
         collective: &exscan(),
@@ -147,7 +147,7 @@ fn one_that_combines_is_given_its_part_alone() {
                 panic!("it combines");
             };
             assert_eq!(part.part_given, Some(parts.of(1 - me)));
-            assert_eq!((part.begin, part.end - part.begin), parts.of(me));
+            assert_eq!(part.range, parts.of(me));
         }
     }
 }
@@ -175,12 +175,12 @@ fn members_take_what_others_offer_them() {
             let Task::Take { takes, find } = plan.task else {
                 panic!("{:?} moves bytes", called[me][index]);
             };
-            let (_, len) = takes.of(place);
+            let len = takes.of(place).len;
             let given = other.offer.filter(|offer| offer.readers.include(me));
             let expected = match given {
                 None => 0,
                 Some(offer) => match offer.table {
-                    Some(table) => table.of(me).1,
+                    Some(table) => table.of(me).len,
                     None if offer.by_parts => offer.len / size,
                     None => offer.len,
                 },
@@ -220,10 +220,12 @@ fn one_reader_is_offered_its_part_alone() {
                 let plan: Result<Plan<'_>, _> = call.plan();
                 let plan = plan.unwrap_or_else(|fault| panic!("{}", call.error(fault)));
                 let offer = plan.offer.expect("an offer");
-                assert_eq!((offer.offset, offer.len), parts.of(other));
+                let ByteRange { offset, len } = parts.of(other);
+                assert_eq!((offer.offset, offer.len), (offset, len));
                 assert!(!offer.by_parts && offer.table.is_none());
                 let own = plan.own.expect("a part of its own");
-                assert_eq!((own.from, own.len), parts.of(me));
+                let ByteRange { offset, len } = parts.of(me);
+                assert_eq!((own.from, own.len), (offset, len));
             }
         }
     }
@@ -238,11 +240,11 @@ fn members_combine_what_others_offer_them() {
             let Task::Combine(part) = plan.task else {
                 panic!("{:?} combines", called[me][index]);
             };
-            if part.begin < part.end && place < part.upto {
+            if part.range.len > 0 && place < part.upto {
                 let given = other.offer.filter(|offer| offer.readers.include(me));
                 let len = given.map(|offer| offer.len);
                 assert_eq!(len, plan.offer.map(|offer| offer.len));
-                assert!(Some(part.end) <= len);
+                assert!(Some(part.range.end()) <= len);
             }
         }
     }

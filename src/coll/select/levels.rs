@@ -48,7 +48,7 @@ pub fn commutes(op: &Op) -> bool {
 /// or the vector. None: the members do not know alike.
 #[must_use]
 pub fn bytes(collective: &Collective, ranks: usize, payload: usize) -> Option<usize> {
-    let sum = |parts: &Parts| (0..ranks).map(|place| parts.of(place).1).sum();
+    let sum = |parts: &Parts| (0..ranks).map(|place| parts.of(place).len).sum();
     match collective {
         Collective::Barrier => Some(0),
         Collective::Allgather { parts } => Some(sum(parts)),
