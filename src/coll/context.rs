@@ -31,13 +31,23 @@ pub(crate) struct StepContext<'c> {
 }
 
 impl<'c> StepContext<'c> {
-    /// All of it but the tally, borrowed apart.
     #[inline]
-    pub(crate) fn parts(
-        &mut self,
-    ) -> (&mut StepMemory<'c>, &mut CommState, u32, &mut Contribution) {
-        (&mut self.memory, self.state, self.seq, self.shared)
+    pub(crate) fn parts(&mut self) -> StepParts<'_, 'c> {
+        StepParts {
+            memory: &mut self.memory,
+            state: self.state,
+            seq: self.seq,
+            shared: self.shared,
+        }
     }
+}
+
+/// All of a [`StepContext`] but the tally, borrowed apart.
+pub(crate) struct StepParts<'p, 'c> {
+    pub(crate) memory: &'p mut StepMemory<'c>,
+    pub(crate) state: &'p mut CommState,
+    pub(crate) seq: u32,
+    pub(crate) shared: &'p mut Contribution,
 }
 
 /// Of the engine: the memory that a step reads and writes, this rank's and its peers'.
@@ -182,13 +192,24 @@ impl<'c> MessageContext<'c> {
 
     /// What it works with by messages.
     #[inline]
-    pub(crate) fn by_messages(&mut self) -> (Messenger<'_>, &mut CommState, u32) {
+    pub(crate) fn by_messages(&mut self) -> MessageParts<'_> {
         let StepContext {
             memory, state, seq, ..
         } = &mut self.0;
         let engine = &mut *memory.engine;
-        (Messenger { engine }, state, *seq)
+        MessageParts {
+            messenger: Messenger { engine },
+            state,
+            seq: *seq,
+        }
     }
+}
+
+/// What a step of collective `seq` works with by messages.
+pub(crate) struct MessageParts<'c> {
+    pub(crate) messenger: Messenger<'c>,
+    pub(crate) state: &'c mut CommState,
+    pub(crate) seq: u32,
 }
 
 /// Of the engine: what it takes to exchange messages with members.

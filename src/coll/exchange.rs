@@ -9,7 +9,7 @@ mod push;
 
 pub(super) use by_message::unmapped_placement;
 
-use super::context::{MessageContext, StepContext};
+use super::context::{MessageContext, StepContext, StepParts};
 use super::contribution::{
     ENTRY, GIVEN, RESULT, Readers, Served, behind, describe, describe_message, range_of_temp,
 };
@@ -142,7 +142,9 @@ impl ExchangePlan {
 
     /// Publishes an offer with a table that says what is for whom.
     fn give_parts(&self, cx: &mut StepContext<'_>, offer: LoanRange, parts: &Parts) -> Result<()> {
-        let (memory, state, seq, _) = cx.parts();
+        let StepParts {
+            memory, state, seq, ..
+        } = cx.parts();
         state.need_slots(memory.home())?;
         let size = state.size();
         let head = size * ENTRY;
@@ -210,7 +212,12 @@ impl Exchange {
     }
 
     pub(crate) fn begin(&mut self, cx: &mut MessageContext<'_>) -> Result<()> {
-        let (memory, state, _, shared) = cx.over_channel().parts();
+        let StepParts {
+            memory,
+            state,
+            shared,
+            ..
+        } = cx.over_channel().parts();
         let (plan, way, blocking) = (&self.plan, shared.way, shared.blocking);
         let message = match plan.unmapped_part(memory, state, way) {
             Some((placement, part)) => {
@@ -223,7 +230,9 @@ impl Exchange {
             }
             None => None,
         };
-        let (memory, state, seq, _) = cx.over_channel().parts();
+        let StepParts {
+            memory, state, seq, ..
+        } = cx.over_channel().parts();
         let plan = &self.plan;
         let goes = message.is_some();
         let promises = self.push.promises(plan, memory, state, blocking, goes);
@@ -247,7 +256,7 @@ impl Exchange {
                 plan.give_parts(cx.over_channel(), offer, parts)?;
             }
             _ if plan.published || message.is_some() => {
-                let (memory, state, ..) = cx.over_channel().parts();
+                let StepParts { memory, state, .. } = cx.over_channel().parts();
                 let mut line = [0u8; INLINE];
                 let mut content = kind::NOTHING;
                 if let Some(message) = message {
@@ -316,7 +325,7 @@ impl Exchange {
                 continue;
             }
             if let Some(messages) = &mut self.messages {
-                messages.withdraw(&mut cx.by_messages().0, place);
+                messages.withdraw(&mut cx.by_messages().messenger, place);
             }
             let channel = cx.over_channel();
             let reads = self.push.reads(&self.plan, &line, len);
@@ -486,7 +495,7 @@ pub(crate) struct GivenPiece {
 /// Publishes what a rank gives, in the way that suits its size and place and how the members of its node do it. A
 /// second buffer is described with it, if there is one.
 pub(crate) fn give(cx: &mut StepContext<'_>, scheme: NodeScheme, given: GivenPiece) -> Result<()> {
-    let (memory, state, ..) = cx.parts();
+    let StepParts { memory, state, .. } = cx.parts();
     let piece = given.piece;
     let in_place = piece.len > COLL_SLOT && !given.is_replaced;
     let mapped = in_place && memory.range_of(&piece).heap.is_some();
@@ -499,7 +508,9 @@ pub(crate) fn give(cx: &mut StepContext<'_>, scheme: NodeScheme, given: GivenPie
 
 /// Publishes what a rank gives in its line, or in the slot next to it.
 pub(super) fn give_short(cx: &mut StepContext<'_>, piece: LoanRange) -> Result<()> {
-    let (memory, state, seq, _) = cx.parts();
+    let StepParts {
+        memory, state, seq, ..
+    } = cx.parts();
     if piece.len > INLINE {
         state.need_slots(memory.home())?;
     }
@@ -513,7 +524,12 @@ pub(super) fn give_short(cx: &mut StepContext<'_>, piece: LoanRange) -> Result<(
 /// Publishes where a rank's bytes are, or a temporary copy of them, for peers to read. What a collective leaves in its
 /// result buffer is described with it.
 fn expose(cx: &mut StepContext<'_>, given: GivenPiece, placement: Placement) -> Result<()> {
-    let (memory, state, seq, shared) = cx.parts();
+    let StepParts {
+        memory,
+        state,
+        seq,
+        shared,
+    } = cx.parts();
     let GivenPiece {
         piece,
         unread,

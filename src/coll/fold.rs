@@ -7,7 +7,7 @@ pub(super) mod fragment;
 mod range;
 mod spread;
 
-use super::context::{StepContext, StepMemory};
+use super::context::{StepContext, StepMemory, StepParts};
 use super::contribution::{Contribution, GIVEN, Readers, Scratch, behind};
 use super::exchange::{GivenPiece, give};
 use super::lines::{self, Lines};
@@ -191,7 +191,12 @@ impl Fold {
     }
 
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
-        let (memory, state, _, shared) = cx.parts();
+        let StepParts {
+            memory,
+            state,
+            shared,
+            ..
+        } = cx.parts();
         let plan = &self.plan;
         let split = plan.algorithm == Algorithm::Split;
         let has_helpers = plan.has_helpers();
@@ -256,7 +261,12 @@ impl Fold {
 
     /// Waits until it is known what this rank combines and where that is.
     fn await_contributions(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        let (memory, state, seq, shared) = cx.parts();
+        let StepParts {
+            memory,
+            state,
+            seq,
+            shared,
+        } = cx.parts();
         if !self.share_out(memory, state, seq, shared)? {
             return Ok(Step::Idle);
         }
@@ -296,7 +306,12 @@ impl Fold {
 
     /// Says that this rank's share of the result is there, and turns to the others' shares.
     fn hand_on(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        let (memory, state, seq, shared) = cx.parts();
+        let StepParts {
+            memory,
+            state,
+            seq,
+            shared,
+        } = cx.parts();
         let (plan, helps) = (&self.plan, self.share.is_some());
         let split = plan.algorithm == Algorithm::Split;
         let everywhere = split && !self.targets.is_empty();

@@ -2,7 +2,7 @@
 //! A collective under way at one rank. The rank waits until its line is free, publishes its contribution, does its
 //! part, and waits until no peer needs its buffers.
 
-use super::context::{MessageContext, Messenger, StepContext};
+use super::context::{MessageContext, MessageParts, Messenger, StepContext, StepParts};
 use super::contribution::{Contribution, GIVEN, Readers, Scratch, Served};
 use super::exchange::Exchange;
 use super::fold::Fold;
@@ -58,6 +58,13 @@ pub(crate) struct Operation {
     scratch: Scratch,
     /// What has arrived so far.
     tally: Tally,
+}
+
+/// The body of an [`Operation`] and what it works with, borrowed apart.
+struct OperationParts<'o> {
+    body: &'o mut Body,
+    scratch: &'o mut Scratch,
+    cx: MessageContext<'o>,
 }
 
 impl Operation {
@@ -188,7 +195,11 @@ impl Operation {
 
     /// Does some of this rank's part.
     fn work(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Step> {
-        let (body, scratch, mut cx) = self.parts(engine, state);
+        let OperationParts {
+            body,
+            scratch,
+            mut cx,
+        } = self.parts(engine, state);
         let step = match body {
             Body::Barrier => barrier(cx.over_channel()),
             Body::Exchange(body) => body.step(&mut cx),
@@ -199,11 +210,19 @@ impl Operation {
             Body::Pieces(body) => body.step(cx.over_channel(), scratch),
             Body::Stream(body) => body.step(cx.over_channel(), scratch),
             Body::MessageExchange(body) => {
-                let (mut messenger, state, _) = cx.by_messages();
+                let MessageParts {
+                    mut messenger,
+                    state,
+                    ..
+                } = cx.by_messages();
                 body.step(&mut messenger, state)
             }
             Body::MessageChain(body) => {
-                let (mut messenger, state, _) = cx.by_messages();
+                let MessageParts {
+                    mut messenger,
+                    state,
+                    ..
+                } = cx.by_messages();
                 body.step(&mut messenger, state)
             }
         }?;
@@ -248,15 +267,17 @@ impl Operation {
         Ok(Some(OpState::Over))
     }
 
-    /// The body, and what it works with, borrowed apart.
     fn parts<'o>(
         &'o mut self,
         engine: &'o mut Engine,
         state: &'o mut CommState,
-    ) -> (&'o mut Body, &'o mut Scratch, MessageContext<'o>) {
+    ) -> OperationParts<'o> {
         let (shared, tally) = (&mut self.shared, &mut self.tally);
-        let cx = MessageContext::new(engine, state, self.seq, shared, tally);
-        (&mut self.body, &mut self.scratch, cx)
+        OperationParts {
+            body: &mut self.body,
+            scratch: &mut self.scratch,
+            cx: MessageContext::new(engine, state, self.seq, shared, tally),
+        }
     }
 
     /// Whether it can only go on when `place` has written more than it has by now.
@@ -278,10 +299,10 @@ impl Operation {
     }
 
     fn begin(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<()> {
-        let (body, _, mut cx) = self.parts(engine, state);
+        let OperationParts { body, mut cx, .. } = self.parts(engine, state);
         match body {
             Body::Barrier => {
-                let (_, state, seq, _) = cx.over_channel().parts();
+                let StepParts { state, seq, .. } = cx.over_channel().parts();
                 if state.children().next().is_none() {
                     state.publish(seq, kind::NOTHING, &[]);
                 }
@@ -300,7 +321,7 @@ impl Operation {
             Body::TreeFold(body) => body.begin(cx.over_channel()),
             Body::Pieces(body) => body.begin(cx.over_channel()),
             Body::Stream(body) => body.begin(cx.over_channel()),
-            Body::MessageExchange(body) => body.begin(&mut cx.by_messages().0),
+            Body::MessageExchange(body) => body.begin(&mut cx.by_messages().messenger),
             Body::MessageChain(_) => Ok(()),
         }
     }

@@ -12,7 +12,7 @@ pub(crate) mod kept;
 pub(super) mod transfer;
 
 use super::ByteRange;
-use super::context::{MemoryParts, StepContext, StepMemory};
+use super::context::{MemoryParts, StepContext, StepMemory, StepParts};
 use super::contribution::{GIVEN, Scratch};
 use super::exchange::unmapped_placement;
 use super::fold::fragment::{Operands, combine_all};
@@ -110,7 +110,12 @@ impl Pieces {
     }
 
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
-        let (memory, state, _, shared) = cx.parts();
+        let StepParts {
+            memory,
+            state,
+            shared,
+            ..
+        } = cx.parts();
         if self.goes_in_pieces(memory, state, shared.way) {
             let begun = self.transfer.begin_kept(cx)? || self.transfer.begin(cx)?;
             if begun {
@@ -160,7 +165,7 @@ impl Pieces {
         if let Some(line) = self.transfer.line() {
             return Ok(Some(*line));
         }
-        let (_, state, seq, _) = cx.parts();
+        let StepParts { state, seq, .. } = cx.parts();
         let line = self.fold.lines.get_or_read(state, 1 - state.me, seq)?;
         line.into_iter()
             .for_each(|line| self.transfer.note(state, line));
@@ -259,7 +264,12 @@ impl Pieces {
                 return Ok(0);
             }
         }
-        let (memory, state, _, shared) = cx.parts();
+        let StepParts {
+            memory,
+            state,
+            shared,
+            ..
+        } = cx.parts();
         let piece = match place {
             Place::There(range) if is_mapped => PieceBytes::Mapped(range),
             Place::There(_) => PieceBytes::Here(copy),

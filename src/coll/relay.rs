@@ -7,7 +7,7 @@
 //! its share stands in its buffer. From then on it must not give the buffer back before all have read.
 
 use super::ByteRange;
-use super::context::{MessageContext, Messenger, StepContext};
+use super::context::{MessageContext, Messenger, StepContext, StepParts};
 use super::contribution::{GIVEN, RESULT, Readers, Served, describe};
 use super::exchange::{Exchange, ExchangePlan, READ_MAX};
 use super::lines::Lines;
@@ -98,7 +98,12 @@ impl Relay {
 
     /// Says where this rank's share will be.
     pub(crate) fn begin(&self, cx: &mut StepContext<'_>) {
-        let (memory, state, seq, shared) = cx.parts();
+        let StepParts {
+            memory,
+            state,
+            seq,
+            shared,
+        } = cx.parts();
         let piece = LoanRange::whole(self.plan.recv);
         let mut line = [0u8; INLINE];
         describe(&memory.range_of(&piece), &mut line[24..]);

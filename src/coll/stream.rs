@@ -7,7 +7,7 @@
 //! the result of an `Exscan` replaces its vector is the prefix handed on in halves of the slot. Each rank chooses by
 //! its own buffers; its line says which it is.
 
-use super::context::{MemoryParts, StepContext};
+use super::context::{MemoryParts, StepContext, StepParts};
 use super::contribution::{GIVEN, RESULT, Readers, Scratch, Served, describe};
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{FoldPlan, mismatch};
@@ -217,7 +217,12 @@ impl Stream {
     }
 
     pub(crate) fn begin(&self, cx: &mut StepContext<'_>) -> Result<()> {
-        let (memory, state, _, shared) = cx.parts();
+        let StepParts {
+            memory,
+            state,
+            shared,
+            ..
+        } = cx.parts();
         let plan = &self.plan;
         if plan.in_slots() {
             return state.need_slots(memory.home());
@@ -469,7 +474,12 @@ impl Stream {
 
 /// Says that so many pieces are ready in this rank's buffers.
 fn hand_on(cx: &mut StepContext<'_>, pieces: usize) {
-    let (memory, state, seq, shared) = cx.parts();
+    let StepParts {
+        memory,
+        state,
+        seq,
+        shared,
+    } = cx.parts();
     let phase = u32::try_from(pieces).unwrap_or(u32::MAX);
     match state.own().phase(seq) {
         0 if phase > 0 => {

@@ -3,7 +3,7 @@
 //! pair swaps its two parts piece by piece, one half each. Otherwise parts go in rounds through temporary buffers, or
 //! slots, that hold a piece for each member.
 
-use super::context::StepContext;
+use super::context::{StepContext, StepParts};
 use super::contribution::{GIVEN, Readers, Served, behind, describe, range_of_temp};
 use super::lines::Lines;
 use super::member_buffer::{self, CopyTarget, MemberBuffer};
@@ -103,7 +103,12 @@ impl Swap {
 
     /// Says where this rank's buffers are.
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) {
-        let (memory, state, seq, shared) = cx.parts();
+        let StepParts {
+            memory,
+            state,
+            seq,
+            shared,
+        } = cx.parts();
         let SwapPlan { recv, parts } = &self.plan;
         let (range, size) = (memory.range_of(&LoanRange::whole(*recv)), state.size());
         // Parts of different lengths lie at offsets that others do not know, so they cannot write there.
@@ -173,7 +178,12 @@ impl Swap {
 
     /// Decides how it is done. `false`: not all lines have come.
     fn decide(&mut self, cx: &mut StepContext<'_>) -> Result<bool> {
-        let (memory, state, seq, shared) = cx.parts();
+        let StepParts {
+            memory,
+            state,
+            seq,
+            shared,
+        } = cx.parts();
         let size = state.size();
         let both = kind::OPEN | kind::WRITES;
         let (mut all, mut least) = self.own;

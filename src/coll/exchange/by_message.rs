@@ -11,7 +11,7 @@
 //! It takes back what its reader, which has read all, did not take.
 
 use super::super::ByteRange;
-use super::super::context::{MessageContext, Messenger, StepMemory};
+use super::super::context::{MessageContext, MessageParts, Messenger, StepMemory, StepParts};
 use super::super::contribution::Readers;
 use super::super::messages::{MessagesInFlight, Route};
 use super::super::push::reaches_all;
@@ -103,7 +103,11 @@ impl Messages {
         message: UnmappedPart,
     ) -> Result<()> {
         let UnmappedPart { reader, range } = message;
-        let (mut messenger, state, seq) = cx.by_messages();
+        let MessageParts {
+            mut messenger,
+            state,
+            seq,
+        } = cx.by_messages();
         let messenger = &mut messenger;
         if range.len == 0 {
             return Ok(());
@@ -155,7 +159,11 @@ impl Messages {
         cx: &mut MessageContext<'_>,
         place: usize,
     ) -> Result<()> {
-        let (mut messenger, state, seq) = cx.by_messages();
+        let MessageParts {
+            mut messenger,
+            state,
+            seq,
+        } = cx.by_messages();
         match self.early.iter().position(|&(other, _)| other == place) {
             Some(index) => drop(self.early.swap_remove(index)),
             None => drop(self.post(plan, &mut messenger, state, seq, place)?),
@@ -174,7 +182,11 @@ impl Messages {
 
     /// Whether all messages have come, and are good.
     pub(super) fn came(&mut self, cx: &mut MessageContext<'_>) -> Result<bool> {
-        let (mut messenger, state, _) = cx.by_messages();
+        let MessageParts {
+            mut messenger,
+            state,
+            ..
+        } = cx.by_messages();
         if !self.receives.is_over(&mut messenger)? {
             return Ok(false);
         }
@@ -225,7 +237,7 @@ impl Exchange {
             pending,
             ..
         } = self;
-        let (_, state, _, shared) = cx.over_channel().parts();
+        let StepParts { state, shared, .. } = cx.over_channel().parts();
         // Where both ranks wait in the call, the giver goes by what this one knows, too. If both give, a buffer is
         // always there.
         let gives = plan.readers != Readers::Nobody;
@@ -233,7 +245,7 @@ impl Exchange {
         let in_pieces = shared.blocking && at_hand;
         for &place in &*pending {
             let len = plan.takes.of(place).len;
-            let (memory, state, ..) = cx.over_channel().parts();
+            let StepParts { memory, state, .. } = cx.over_channel().parts();
             let given = plan.find.all(len, state.size());
             // It may come as a message even if this rank expects none: its giver decides.
             let way = way.map(|_| Rival::Pipeline);
@@ -243,7 +255,11 @@ impl Exchange {
                 Some(Placement::Pieces) => !in_pieces,
                 _ => false,
             } {
-                let (mut messenger, state, seq) = cx.by_messages();
+                let MessageParts {
+                    mut messenger,
+                    state,
+                    seq,
+                } = cx.by_messages();
                 let messages = messages.get_or_insert_default();
                 messages.post_early(plan, &mut messenger, state, seq, place)?;
             }

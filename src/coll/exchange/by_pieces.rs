@@ -7,7 +7,7 @@
 //! [`transfer`]: super::super::pieces::transfer
 
 use super::super::ByteRange;
-use super::super::context::{MessageContext, StepContext};
+use super::super::context::{MessageContext, StepContext, StepParts};
 use super::super::contribution::GIVEN;
 use super::super::member_buffer::{CopyTarget, MemberBuffer};
 use super::super::pieces::transfer::{PieceTransfer, Place};
@@ -91,7 +91,7 @@ impl Exchange {
             && self.pieces.as_deref().is_some_and(comes)
         {
             let other = 1 - cx.over_channel().state.me;
-            messages.withdraw(&mut cx.by_messages().0, other);
+            messages.withdraw(&mut cx.by_messages().messenger, other);
         }
     }
 
@@ -147,7 +147,12 @@ impl Exchange {
                 }
             }
             Place::Here(at) => {
-                let (memory, state, _, shared) = cx.parts();
+                let StepParts {
+                    memory,
+                    state,
+                    shared,
+                    ..
+                } = cx.parts();
                 let bounce = transfer.here(&state.bounce, shared);
                 memory.loans().write(recv, to, n, |out| {
                     copy_slices(Kernel::Memcpy, out, &bounce[at..at + n]);

@@ -2,7 +2,7 @@
 //! What an exchange writes into members' receive buffers; see [`super::super::push`].
 
 use super::super::ByteRange;
-use super::super::context::{StepContext, StepMemory};
+use super::super::context::{StepContext, StepMemory, StepParts};
 use super::super::contribution::{GIVEN, Readers};
 use super::super::lines::Lines;
 use super::super::plan::{OwnCopy, Takes};
@@ -253,7 +253,12 @@ impl Push {
         lines: &mut Lines,
         cx: &mut StepContext<'_>,
     ) -> Result<(usize, bool)> {
-        let (memory, state, seq, shared) = cx.parts();
+        let StepParts {
+            memory,
+            state,
+            seq,
+            shared,
+        } = cx.parts();
         let mut moved = 0;
         while moved < STEP_MAX {
             if self.part.is_none() {

@@ -6,7 +6,7 @@
 //! to come back from their reader each time. And who has read a piece may write there, so nobody waits for room.
 
 use super::super::ByteRange;
-use super::super::context::StepContext;
+use super::super::context::{StepContext, StepParts};
 use super::super::contribution::{
     Contribution, GIVEN, Readers, Served, describe, describe_message, range_of_temp,
 };
@@ -111,7 +111,7 @@ impl PieceTransfer {
     /// Begins to give pieces to the other rank: the first one is written, and the line published. `false`: there is no
     /// bounce buffer, and nothing has happened.
     pub(in crate::coll) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<bool> {
-        let (memory, _, _, shared) = cx.parts();
+        let StepParts { memory, shared, .. } = cx.parts();
         let Some(bounce) = memory.pool().try_take_collective(BOUNCE) else {
             return Ok(false);
         };
@@ -125,7 +125,12 @@ impl PieceTransfer {
 
     /// The same in a [kept buffer](super::kept). `false`: there is none for this collective.
     pub(in crate::coll) fn begin_kept(&mut self, cx: &mut StepContext<'_>) -> Result<bool> {
-        let (memory, state, seq, shared) = cx.parts();
+        let StepParts {
+            memory,
+            state,
+            seq,
+            shared,
+        } = cx.parts();
         let both = self.taken > 0;
         if !shared.alone || !reaches_all(memory.peers(), state) {
             return Ok(false);
@@ -175,13 +180,15 @@ impl PieceTransfer {
         describe(bounce, &mut line[..24]);
         describe_message(self.given.len, &mut line[24..]);
         let blocking = cx.shared.blocking;
-        let (memory, state, ..) = cx.parts();
+        let StepParts { memory, state, .. } = cx.parts();
         self.gives = true;
         self.may_cross = self.taken > 0 && blocking && reaches_all(memory.peers(), state);
         let in_few = self.may_cross || flag != 0;
         self.written.unit = self.unit(self.given.len, in_few);
         self.copy_piece(cx)?;
-        let (memory, state, seq, _) = cx.parts();
+        let StepParts {
+            memory, state, seq, ..
+        } = cx.parts();
         let crosses = if self.may_cross { kind::WRITES } else { 0 };
         state.publish_in(seq, 2, kind::PIECES | crosses | flag, &line);
         memory.counters().coll_in_pieces += 1;
@@ -336,7 +343,12 @@ impl PieceTransfer {
     }
 
     fn copy_piece(&mut self, cx: &mut StepContext<'_>) -> Result<usize> {
-        let (memory, state, seq, shared) = cx.parts();
+        let StepParts {
+            memory,
+            state,
+            seq,
+            shared,
+        } = cx.parts();
         let Progress { unit, bytes, .. } = self.written;
         let n = unit.min(self.given.len - bytes);
         let LoanRange { loan, offset, .. } = self.given;
