@@ -12,7 +12,7 @@ use super::contribution::{Contribution, GIVEN, Readers, Scratch, behind};
 use super::exchange::{GivenPiece, give};
 use super::lines::{self, Lines};
 use super::member_buffer::REMEDY;
-use super::push::{Promises, WRITTEN, reaches_all};
+use super::push::{Promises, WRITTEN, WriteTarget, reaches_all};
 use super::select::{Algorithm, NodeScheme, share};
 use super::state::{CommState, STEP_MAX, Step};
 use super::tally::Tally;
@@ -109,7 +109,7 @@ pub(crate) struct Fold {
     /// This rank's share of the result, if all combine one for the root.
     share: Option<ByteRange>,
     /// Members into whose buffers this rank writes its range of the result.
-    targets: Vec<(usize, RemoteRange)>,
+    targets: Vec<WriteTarget>,
     state: FoldState,
     locations: Vec<Location>,
     /// Bytes of the range that are combined.

@@ -94,11 +94,19 @@ pub(crate) enum WriteSource<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Writes bytes of `source` to all of `targets`, buffers of members, to the same range of each.
+/// Where bytes are written to a member.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WriteTarget {
+    pub(crate) place: usize,
+    /// The buffer, or a part of it.
+    pub(crate) range: RemoteRange,
+}
+
+/// Writes bytes of `source` to all of `targets`, to the same range of each.
 pub(crate) fn put_to_all(
     memory: &mut StepMemory<'_>,
     state: &CommState,
-    targets: &[(usize, RemoteRange)],
+    targets: &[WriteTarget],
     range: ByteRange,
     source: WriteSource<'_>,
 ) -> Result<()> {
@@ -107,12 +115,12 @@ pub(crate) fn put_to_all(
         counters,
         peers,
     } = memory.parts();
-    let places = targets.iter().map(|&(place, _)| place);
+    let places = targets.iter().map(|target| target.place);
     let ByteRange { offset, len } = range;
     let write = |bytes: &[u8]| {
-        targets.iter().try_for_each(|&(place, range)| {
-            let to = range.part(offset as u64, len as u64);
-            put(peers, state, place, to, bytes)
+        targets.iter().try_for_each(|target| {
+            let to = target.range.part(offset as u64, len as u64);
+            put(peers, state, target.place, to, bytes)
         })
     };
     writing(state, places, || match source {

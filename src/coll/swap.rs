@@ -7,7 +7,9 @@ use super::context::{StepContext, StepParts};
 use super::contribution::{GIVEN, Readers, Served, behind, describe, range_of_temp};
 use super::lines::Lines;
 use super::member_buffer::{self, CopyTarget, MemberBuffer};
-use super::push::{PIECE, Promises, WRITTEN, WriteSource, half, opened, put_to_all, reaches_all};
+use super::push::{
+    PIECE, Promises, WRITTEN, WriteSource, WriteTarget, half, opened, put_to_all, reaches_all,
+};
 use super::reader;
 use super::state::{CommState, Step};
 use super::{ByteRange, Parts};
@@ -56,6 +58,15 @@ enum SwapState {
     Take(Rounds),
 }
 
+/// What this rank's own line says.
+#[derive(Debug, Clone, Copy, Default)]
+struct OwnLine {
+    /// Whether pairs may swap in this rank's buffers.
+    in_buffers: bool,
+    /// Bytes of its temporary buffer.
+    temp: u64,
+}
+
 /// An exchange in place under way.
 pub(crate) struct Swap {
     plan: SwapPlan,
@@ -66,8 +77,7 @@ pub(crate) struct Swap {
     /// Bytes that are swapped with the first of them, in the buffers.
     done: usize,
     lines: Lines,
-    /// What this rank's own line says: whether pairs may swap in its buffers, and the bytes of its temporary one.
-    own: (bool, u64),
+    own: OwnLine,
 }
 
 impl SwapPlan {
@@ -97,7 +107,7 @@ impl Swap {
             pending: Vec::new(),
             done: 0,
             lines: Lines::default(),
-            own: (false, 0),
+            own: OwnLine::default(),
         }
     }
 
@@ -131,10 +141,10 @@ impl Swap {
             describe(&range_of_temp(temp), &mut line[..24]);
             shared.served[GIVEN] = Some(Served::Temp);
         }
-        self.own = (
+        self.own = OwnLine {
             in_buffers,
-            shared.temp.as_ref().map_or(0, |s| s.len() as u64),
-        );
+            temp: shared.temp.as_ref().map_or(0, |s| s.len() as u64),
+        };
         let flags = promises.flags();
         state.publish(seq, kind::BUFFER | flags, &line);
     }
@@ -186,7 +196,7 @@ impl Swap {
         } = cx.parts();
         let size = state.size();
         let both = kind::OPEN | kind::WRITES;
-        let (mut all, mut least) = self.own;
+        let (mut all, mut least) = (self.own.in_buffers, self.own.temp);
         for place in behind(size, state.me) {
             let Some(line) = self.lines.get_or_read(state, place, seq)? else {
                 return Ok(false);
@@ -250,7 +260,11 @@ impl Swap {
                 let theirs = &mut room[..n];
                 take(memory.peers(), state, place, &there, theirs)?;
                 let mine = WriteSource::Loan(*recv, offset + skip);
-                put_to_all(memory, state, &[(place, there)], ByteRange::first(n), mine)?;
+                let target = WriteTarget {
+                    place,
+                    range: there,
+                };
+                put_to_all(memory, state, &[target], ByteRange::first(n), mine)?;
                 let write = |out: &mut [u8]| copy_slices(Kernel::Memcpy, out, theirs);
                 memory.loans().write(*recv, offset + skip, n, write)?;
                 self.done += n;

@@ -7,14 +7,14 @@ use super::super::contribution::{GIVEN, Readers};
 use super::super::lines::Lines;
 use super::super::plan::{OwnCopy, Takes};
 use super::super::push::{
-    Gives, PIECE, Promises, WRITTEN, WriteSource, half, opened, place_of, put_to_all, reaches_all,
+    Gives, PIECE, Promises, WRITTEN, WriteSource, WriteTarget, half, opened, place_of, put_to_all,
+    reaches_all,
 };
 use super::super::reader;
 use super::super::select::is_short;
 use super::super::state::{CommState, STEP_MAX};
 use super::ExchangePlan;
 use crate::error::{Error, Result};
-use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{CheckedLine, Content, kind};
 use onecopy_shm::loan::{Loan, LoanRange};
 use std::ops::Range;
@@ -32,7 +32,7 @@ struct PushedPart {
     len: usize,
     /// Where it goes in this rank's own buffer.
     own: Option<usize>,
-    targets: Vec<(usize, RemoteRange)>,
+    targets: Vec<WriteTarget>,
     done: usize,
 }
 
@@ -156,7 +156,7 @@ impl Push {
         lines: &mut Lines,
         state: &CommState,
         seq: u32,
-    ) -> Result<Vec<(usize, RemoteRange)>> {
+    ) -> Result<Vec<WriteTarget>> {
         let mut ready = Vec::new();
         let mut bad = Ok(());
         self.targets
@@ -164,7 +164,7 @@ impl Push {
                 Ok(None) => true,
                 Ok(Some(line)) => {
                     let range = opened(&line);
-                    ready.extend(range.map(|range| (place, range)));
+                    ready.extend(range.map(|range| WriteTarget { place, range }));
                     // A member without an open buffer reads for itself.
                     range.is_some()
                 }
@@ -212,7 +212,7 @@ impl Push {
         &mut self,
         plan: &ExchangePlan,
         state: &CommState,
-        ready: &[(usize, RemoteRange)],
+        ready: &[WriteTarget],
         fused: bool,
     ) -> Result<PushedPart> {
         let own = self.own(plan).filter(|_| fused);
@@ -225,7 +225,7 @@ impl Push {
             done: 0,
         };
         let at_once = if fused { ready.len() } else { 1 };
-        for &(place, range) in ready.iter().take(at_once) {
+        for &WriteTarget { place, range } in ready.iter().take(at_once) {
             let (size, me) = (state.size(), state.me);
             let Some((from, len, to)) = plan.portion(me, size, place, range.len) else {
                 return Err(Error::Collective {
@@ -239,8 +239,10 @@ impl Push {
             self.served += usize::from(plan.gives != Gives::Half);
             let offset = plan.offer.map_or(0, |offer| offer.offset);
             (part.from, part.len) = (offset + from, len);
-            part.targets
-                .push((place, range.part(to as u64, len as u64)));
+            part.targets.push(WriteTarget {
+                place,
+                range: range.part(to as u64, len as u64),
+            });
         }
         Ok(part)
     }
@@ -328,7 +330,7 @@ impl PushedPart {
         }
         if self.done == n {
             // The page tables for all of it are filled in one call.
-            for &(place, range) in &self.targets {
+            for &WriteTarget { place, range } in &self.targets {
                 let _ = reader::view(memory.peers(), state, place, &range);
             }
         }

@@ -6,7 +6,7 @@ use super::super::context::{StepContext, StepMemory};
 use super::super::contribution::{Contribution, RESULT, Readers};
 use super::super::exchange::READ_MAX;
 use super::super::member_buffer::{CopyTarget, MemberBuffer};
-use super::super::push::{WRITTEN, WriteSource, opened, put_to_all, reaches_all};
+use super::super::push::{WRITTEN, WriteSource, WriteTarget, opened, put_to_all, reaches_all};
 use super::super::reader;
 use super::super::select::Algorithm;
 use super::super::state::{CommState, STEP_MAX, Step};
@@ -69,7 +69,7 @@ impl Fold {
             if range.len != len as u64 || !reaches_all(memory.peers(), state) {
                 return Err(mismatch(state, root, range.len, len));
             }
-            self.targets = vec![(root, range)];
+            self.targets = vec![WriteTarget { place: root, range }];
         }
         Ok(true)
     }
@@ -109,7 +109,7 @@ impl Fold {
             let line = self.lines.get_or_read(state, place, seq)?;
             match line.as_ref().and_then(opened) {
                 Some(range) if range.len == self.plan.send.len as u64 => {
-                    targets.push((place, range))
+                    targets.push(WriteTarget { place, range })
                 }
                 _ => return Ok(()),
             }

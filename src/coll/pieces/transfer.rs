@@ -12,7 +12,7 @@ use super::super::contribution::{
 };
 use super::super::lines::{self, Lines};
 use super::super::member_buffer::{self, MemberBuffer, mismatch, part};
-use super::super::push::{WriteSource, put_to_all, reaches_all};
+use super::super::push::{WriteSource, WriteTarget, put_to_all, reaches_all};
 use super::super::select::TEMP_LIMIT;
 use super::super::state::CommState;
 use super::kept::{KeptBounce, KeptPlace, PIECE};
@@ -355,7 +355,10 @@ impl PieceTransfer {
         let from = offset + bytes;
         match self.written_at(seq) {
             Place::There(range) => {
-                let targets = [(1 - state.me, range)];
+                let targets = [WriteTarget {
+                    place: 1 - state.me,
+                    range,
+                }];
                 let source = WriteSource::Loan(loan, from);
                 put_to_all(memory, state, &targets, ByteRange::first(n), source)?;
             }
