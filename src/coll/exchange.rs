@@ -16,7 +16,7 @@ use super::contribution::{
 use super::lines::Lines;
 use super::member_buffer::{self, CopyTarget, MemberBuffer};
 use super::pieces::transfer::PieceTransfer;
-use super::plan::{Find, OwnCopy, Takes};
+use super::plan::{BufferCopy, Find, Takes};
 use super::push::{Gives, WRITTEN, place_of};
 use super::reader;
 use super::select::{NodeScheme, Placement, placement};
@@ -53,7 +53,7 @@ pub(crate) struct ExchangePlan {
     pub(crate) takes: Takes,
     pub(crate) find: Find,
     /// What this rank takes from itself, out of the buffer of the offer.
-    pub(crate) own: Option<OwnCopy>,
+    pub(crate) own: Option<BufferCopy>,
     /// What this rank may write into others' buffers.
     pub(crate) gives: Gives,
     /// Bytes of the receive buffer's front into which others may write.

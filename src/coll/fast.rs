@@ -139,12 +139,12 @@ impl Worker {
         }
         // From the program's memory: the lines that were just published are on their way to others.
         let own = short.own(state.size(), state.me);
-        if let (Some((from, to, len)), Some(send)) = (own, send)
+        if let (Some(own), Some(send)) = (own, send)
             && !short.combines_own_in_place()
         {
             // The plan has seen that both buffers are long enough.
-            if let Some(view) = View::of(send).part(from, len) {
-                view.copy_to(&mut recv[to..][..len], Kernel::Memcpy);
+            if let Some(view) = View::of(send).part(own.from, own.len) {
+                view.copy_to(&mut recv[own.to..][..own.len], Kernel::Memcpy);
             }
         }
         Ok(Running {

@@ -34,7 +34,7 @@ pub(crate) struct Plan<'c> {
     /// What it publishes.
     pub(crate) offer: Option<Offer<'c>>,
     /// What it copies from its own send buffer.
-    pub(crate) own: Option<OwnCopy>,
+    pub(crate) own: Option<BufferCopy>,
     pub(crate) task: Task<'c>,
 }
 
@@ -51,9 +51,9 @@ pub(crate) struct Offer<'c> {
     pub(crate) table: Option<&'c Parts>,
 }
 
-/// What a member copies from its own send buffer to its receive buffer: from where, to where, and how many bytes.
+/// Bytes that go from one buffer to another: from where in the one, to where in the other, and how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct OwnCopy {
+pub(crate) struct BufferCopy {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) len: usize,
@@ -488,12 +488,12 @@ impl<'c> MemberCall<'c> {
 
     /// What this member copies from its own send buffer. Without one, its part is in place.
     #[inline(always)]
-    fn own(&self, from: usize, to: usize, len: usize) -> Result<Option<OwnCopy>, Fault<'c>> {
+    fn own(&self, from: usize, to: usize, len: usize) -> Result<Option<BufferCopy>, Fault<'c>> {
         let Some(send) = self.send else {
             return Ok(None);
         };
         match from.checked_add(len) {
-            Some(end) if end <= send => Ok((len > 0).then_some(OwnCopy { from, to, len })),
+            Some(end) if end <= send => Ok((len > 0).then_some(BufferCopy { from, to, len })),
             end => Err(Fault::SendsLess(end.unwrap_or(usize::MAX))),
         }
     }

@@ -5,7 +5,7 @@ use super::super::ByteRange;
 use super::super::context::{StepContext, StepMemory, StepParts};
 use super::super::contribution::{GIVEN, Readers};
 use super::super::lines::Lines;
-use super::super::plan::{OwnCopy, Takes};
+use super::super::plan::{BufferCopy, Takes};
 use super::super::push::{
     Gives, PIECE, Promises, WRITTEN, WriteSource, WriteTarget, half, opened, place_of, put_to_all,
     reaches_all,
@@ -68,31 +68,41 @@ impl ExchangePlan {
             && reaches_all(memory.peers(), state)
     }
 
-    /// What goes to `place`: from where in the offer, how many bytes, and where in its open buffer of `room` bytes.
-    /// None: the buffer is not what it should be.
-    fn portion(
-        &self,
-        me: usize,
-        size: usize,
-        place: usize,
-        room: u64,
-    ) -> Option<(usize, usize, usize)> {
+    /// What goes to `place`, from the offer to its open buffer of `room` bytes. None: the buffer is not what it should
+    /// be.
+    fn portion(&self, me: usize, size: usize, place: usize, room: u64) -> Option<BufferCopy> {
         let offered = self.offer.map_or(0, |offer| offer.len);
-        let is_whole = |expected: usize| expected as u64 == room;
-        match self.gives {
-            Gives::Nothing => None,
+        let (expected, copy) = match self.gives {
+            Gives::Nothing => return None,
             Gives::All => {
-                is_whole(offered.checked_mul(size)?).then_some((0, offered, me * offered))
+                let all = offered.checked_mul(size)?;
+                let copy = BufferCopy {
+                    from: 0,
+                    to: me * offered,
+                    len: offered,
+                };
+                (all, copy)
             }
             Gives::Parts(part) => {
-                let from = if self.by_parts { place * part } else { 0 };
-                is_whole(part.checked_mul(size)?).then_some((from, part, me * part))
+                let all = part.checked_mul(size)?;
+                let copy = BufferCopy {
+                    from: if self.by_parts { place * part } else { 0 },
+                    to: me * part,
+                    len: part,
+                };
+                (all, copy)
             }
             Gives::Half => {
                 let front = half(offered);
-                is_whole(offered).then_some((front, offered - front, front))
+                let copy = BufferCopy {
+                    from: front,
+                    to: front,
+                    len: offered - front,
+                };
+                (offered, copy)
             }
-        }
+        };
+        (expected as u64 == room).then_some(copy)
     }
 }
 
@@ -145,7 +155,7 @@ impl Push {
     }
 
     /// What this rank takes from itself, if it is not taken up yet.
-    fn own(&self, plan: &ExchangePlan) -> Option<OwnCopy> {
+    fn own(&self, plan: &ExchangePlan) -> Option<BufferCopy> {
         plan.own.filter(|_| !self.own_done)
     }
 
@@ -227,7 +237,7 @@ impl Push {
         let at_once = if fused { ready.len() } else { 1 };
         for &WriteTarget { place, range } in ready.iter().take(at_once) {
             let (size, me) = (state.size(), state.me);
-            let Some((from, len, to)) = plan.portion(me, size, place, range.len) else {
+            let Some(copy) = plan.portion(me, size, place, range.len) else {
                 return Err(Error::Collective {
                     reason: format!(
                         "rank {} receives into {} bytes, which is not what this rank gives",
@@ -238,10 +248,10 @@ impl Push {
             self.targets.retain(|&other| other != place);
             self.served += usize::from(plan.gives != Gives::Half);
             let offset = plan.offer.map_or(0, |offer| offer.offset);
-            (part.from, part.len) = (offset + from, len);
+            (part.from, part.len) = (offset + copy.from, copy.len);
             part.targets.push(WriteTarget {
                 place,
-                range: range.part(to as u64, len as u64),
+                range: range.part(copy.to as u64, copy.len as u64),
             });
         }
         Ok(part)
@@ -301,7 +311,7 @@ impl Push {
 
 impl PushedPart {
     /// What a rank takes from itself.
-    fn own(OwnCopy { from, to, len }: OwnCopy) -> Self {
+    fn own(BufferCopy { from, to, len }: BufferCopy) -> Self {
         Self {
             from,
             len,

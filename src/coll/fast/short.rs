@@ -3,7 +3,9 @@
 
 use super::super::contribution::Readers;
 use super::super::exchange::READ_MAPPED;
-use super::super::plan::{Combination, Fault, Find, MemberCall, Plan, PlanForm, Takes, Task};
+use super::super::plan::{
+    BufferCopy, Combination, Fault, Find, MemberCall, Plan, PlanForm, Takes, Task,
+};
 use super::super::select::{Algorithm, FLAT};
 use super::super::state::CommState;
 use super::super::{ByteRange, ElemType, Op, Parts, PredefinedOp};
@@ -231,15 +233,22 @@ impl Short {
         parts.into_iter().filter(|part| !part.is_empty())
     }
 
-    /// What a rank takes from its own send buffer: from where, to where in the result, and how many bytes.
+    /// What a rank takes from its own send buffer to the result.
     #[inline]
-    pub(super) fn own(&self, size: usize, me: usize) -> Option<(usize, usize, usize)> {
+    pub(super) fn own(&self, size: usize, me: usize) -> Option<BufferCopy> {
+        let to_front = |from| BufferCopy {
+            from,
+            to: 0,
+            len: self.result,
+        };
         match self.action {
-            Action::Collect(collect) => Some((collect.own, me * collect.part, collect.part)),
-            Action::Combine(combine) if combine.is_of_two(size) => {
-                Some((combine.begin, 0, self.result))
-            }
-            Action::Give { keep } => keep.map(|from| (from, 0, self.result)),
+            Action::Collect(collect) => Some(BufferCopy {
+                from: collect.own,
+                to: me * collect.part,
+                len: collect.part,
+            }),
+            Action::Combine(combine) if combine.is_of_two(size) => Some(to_front(combine.begin)),
+            Action::Give { keep } => keep.map(to_front),
             _ => None,
         }
     }
