@@ -290,8 +290,8 @@ impl Exchange {
         let Self {
             plan, push, lines, ..
         } = self;
-        let (pushed_bytes, pushed) = push.step(plan, lines, cx.over_channel())?;
-        let mut moved = written + pushed_bytes + self.step_pieces(cx.over_channel())?;
+        let pushed = push.step(plan, lines, cx.over_channel())?;
+        let mut moved = written + pushed.moved + self.step_pieces(cx.over_channel())?;
         self.withdraw_for_pieces(cx);
         let mut index = 0;
         while index < self.pending.len() && moved < STEP_MAX {
@@ -359,7 +359,7 @@ impl Exchange {
             }
         }
         let all = self.pending.is_empty()
-            && pushed
+            && pushed.over
             && self
                 .pieces
                 .as_ref()

@@ -17,7 +17,6 @@ use super::ExchangePlan;
 use crate::error::{Error, Result};
 use onecopy_shm::coll::{CheckedLine, Content, kind};
 use onecopy_shm::loan::{Loan, LoanRange};
-use std::ops::Range;
 
 /// Steps in which a rank waits for members, before it copies what it takes from itself alone. Together with what goes
 /// to a member it would be loaded once for both. A member that is not ready by then may not be for long. Chosen by
@@ -53,6 +52,15 @@ pub(super) struct Push {
     announced: bool,
     /// Whether what this rank takes from itself is taken up.
     own_done: bool,
+}
+
+/// How far a step has come.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PushProgress {
+    /// Bytes that it moved.
+    pub(super) moved: usize,
+    /// Whether all is copied, and written.
+    pub(super) over: bool,
 }
 
 impl ExchangePlan {
@@ -257,14 +265,13 @@ impl Push {
         Ok(part)
     }
 
-    /// Copies what this rank takes from itself, and what it writes into members' buffers. Gives the bytes moved, and
-    /// whether that was all.
+    /// Copies what this rank takes from itself, and what it writes into members' buffers.
     pub(super) fn step(
         &mut self,
         plan: &ExchangePlan,
         lines: &mut Lines,
         cx: &mut StepContext<'_>,
-    ) -> Result<(usize, bool)> {
+    ) -> Result<PushProgress> {
         let StepParts {
             memory,
             state,
@@ -280,13 +287,14 @@ impl Push {
                 self.part = self.next_part(plan, lines, state, seq)?;
             }
             let (Some(part), Some(offer)) = (&mut self.part, plan.offer) else {
-                return Ok((moved, false));
+                return Ok(PushProgress { moved, over: false });
             };
             let n = PIECE.min(part.len - part.done);
             let offset = place_of(seq, part.len, part.done, n);
             part.done += n;
             moved += n;
-            part.copy(memory, state, (offer.loan, plan.recv), offset..offset + n)?;
+            let piece = ByteRange { offset, len: n };
+            part.copy(memory, state, offer.loan, plan.recv, piece)?;
             if part.done == part.len {
                 self.part = None;
             }
@@ -300,7 +308,7 @@ impl Push {
                 shared.served[GIVEN] = None;
             }
         }
-        Ok((moved, over))
+        Ok(PushProgress { moved, over })
     }
 
     /// Whether all is copied, and written.
@@ -321,31 +329,31 @@ impl PushedPart {
         }
     }
 
-    /// Copies a piece: bytes `at..end` of what it is about.
+    /// Copies a piece of what it is about, from the buffer `loan` of the offer.
     fn copy(
         &self,
         memory: &mut StepMemory<'_>,
         state: &CommState,
-        (loan, recv): (Loan, Option<Loan>),
-        Range { start: offset, end }: Range<usize>,
+        loan: Loan,
+        recv: Option<Loan>,
+        piece: ByteRange,
     ) -> Result<()> {
-        let n = end - offset;
+        let ByteRange { offset, len } = piece;
         let from = self.from + offset;
         if let (Some(to), Some(recv)) = (self.own, recv) {
             let loans = memory.loans();
-            loans.copy(loan, from, recv, to + offset, n)?;
+            loans.copy(loan, from, recv, to + offset, len)?;
         }
         if self.targets.is_empty() {
             return Ok(());
         }
-        if self.done == n {
+        if self.done == len {
             // The page tables for all of it are filled in one call.
             for &WriteTarget { place, range } in &self.targets {
                 let _ = reader::view(memory.peers(), state, place, &range);
             }
         }
         let source = WriteSource::Loan(loan, from);
-        let piece = ByteRange { offset, len: n };
         put_to_all(memory, state, &self.targets, piece, source)
     }
 }
