@@ -98,9 +98,9 @@ impl Pieces {
         state: &CommState,
         way: Option<Rival>,
     ) -> bool {
-        let given = (1 - state.me, self.given.len);
+        let (other, given) = (1 - state.me, self.given.len);
         let in_pieces = || {
-            let placement = unmapped_placement(self.scheme, memory, state, given, way);
+            let placement = unmapped_placement(self.scheme, memory, state, other, given, way);
             placement == Some(Placement::Pieces)
         };
         self.given.len > 0
@@ -277,7 +277,7 @@ impl Pieces {
                 PieceBytes::Here(&self.transfer.here(&state.bounce, shared)[at..at + n])
             }
         };
-        self.combine(memory, state, (piece, n), recv, work)?;
+        self.combine(memory, state, piece, n, recv, work)?;
         self.transfer.has_read(state, seq, n)?;
         if is_mapped {
             cx.tally.add(cx.state.members[other], LayerId::MAP, n);
@@ -290,7 +290,8 @@ impl Pieces {
         &self,
         memory: &mut StepMemory<'_>,
         state: &CommState,
-        (piece, n): (PieceBytes<'_>, usize),
+        piece: PieceBytes<'_>,
+        n: usize,
         recv: Loan,
         work: &mut [u8],
     ) -> Result<()> {

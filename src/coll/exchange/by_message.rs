@@ -59,7 +59,8 @@ pub(in super::super) fn unmapped_placement(
     scheme: NodeScheme,
     memory: &StepMemory<'_>,
     state: &CommState,
-    (place, given): (usize, usize),
+    place: usize,
+    given: usize,
     way: Option<Rival>,
 ) -> Option<Placement> {
     let over_calls = match way {
@@ -88,7 +89,7 @@ impl ExchangePlan {
         };
         let mapped =
             || memory.range_of(&offer).heap.is_some() && reaches_all(memory.peers(), state);
-        let placement = unmapped_placement(self.scheme, memory, state, (reader, given), way)?;
+        let placement = unmapped_placement(self.scheme, memory, state, reader, given, way)?;
         let goes = matches!(placement, Placement::Message | Placement::Pieces) && !mapped();
         let range = offer.part(offset, len);
         goes.then_some((placement, UnmappedPart { reader, range }))
@@ -249,7 +250,7 @@ impl Exchange {
             let given = plan.find.all(len, state.size());
             // It may come as a message even if this rank expects none: its giver decides.
             let way = way.map(|_| Rival::Pipeline);
-            let placement = unmapped_placement(plan.scheme, memory, state, (place, given), way);
+            let placement = unmapped_placement(plan.scheme, memory, state, place, given, way);
             if match placement {
                 Some(Placement::Message) => true,
                 Some(Placement::Pieces) => !in_pieces,
