@@ -55,7 +55,8 @@ impl ObservedKinds {
         &mut self,
         engine: &Engine,
         other: u32,
-        (collective, bytes): (&Collective, usize),
+        collective: &Collective,
+        bytes: usize,
         limits: &PlacementLimits,
     ) -> Option<Timed> {
         if !has_rivals(bytes, limits) {

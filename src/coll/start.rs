@@ -230,8 +230,8 @@ impl Communicator {
                         Task::Combine(part) => part.part_given,
                         _ => None,
                     };
-                    let what = (collective, part.map_or(given.len, |part| part.len));
-                    shared.timed = observed.choose(engine, other, what, limits);
+                    let bytes = part.map_or(given.len, |part| part.len);
+                    shared.timed = observed.choose(engine, other, collective, bytes, limits);
                     shared.way = shared.timed.map(|timed| timed.rival);
                 }
                 None => shared.way = observed.expected(collective, len, limits),
