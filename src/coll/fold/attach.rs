@@ -13,8 +13,11 @@ use crate::proto::layers;
 use onecopy_btl::LayerId;
 use onecopy_btl::contract::AttachedBytes;
 
-/// Members, each with its part of the fragment.
-pub(super) type InPlace<'p> = Vec<(usize, AttachedBytes<'p>)>;
+/// What of a member's contribution is read in place.
+pub(super) struct AttachedPart<'p> {
+    pub(super) place: usize,
+    pub(super) bytes: AttachedBytes<'p>,
+}
 
 impl Fold {
     /// What is read in place of a `part` of what the others give. None: a member has it elsewhere from now on.
@@ -23,7 +26,7 @@ impl Fold {
         peers: &'p [Option<Box<Peer>>],
         state: &CommState,
         part: ByteRange,
-    ) -> Option<InPlace<'p>> {
+    ) -> Option<Vec<AttachedPart<'p>>> {
         let mut all = Vec::new();
         for place in 0..self.locations.len() {
             let Location::Attached(range) = self.locations[place] else {
@@ -31,7 +34,7 @@ impl Fold {
             };
             let wanted = range.part(part.offset as u64, part.len as u64);
             match reader::attached(peers, state, place, &wanted) {
-                Some(bytes) => all.push((place, bytes)),
+                Some(bytes) => all.push(AttachedPart { place, bytes }),
                 None => {
                     self.copy_from_now_on(place);
                     return None;
@@ -42,9 +45,9 @@ impl Fold {
     }
 
     /// Whether all that was read in place was there. Of a member whose bytes were not, copies are combined from now on.
-    pub(super) fn were_there(&mut self, in_place: InPlace<'_>) -> bool {
+    pub(super) fn were_there(&mut self, in_place: Vec<AttachedPart<'_>>) -> bool {
         let mut all = true;
-        for (place, bytes) in in_place {
+        for AttachedPart { place, bytes } in in_place {
             if !bytes.were_there() {
                 self.copy_from_now_on(place);
                 all = false;

@@ -10,7 +10,7 @@ use super::super::select::Algorithm;
 use super::super::state::CommState;
 use super::super::tally::Tally;
 use super::super::{ByteRange, Op};
-use super::attach::{InPlace, count};
+use super::attach::{AttachedPart, count};
 use super::fragment::{Operands, combine_all};
 use super::{Fold, Location, mismatch};
 use crate::error::Result;
@@ -57,8 +57,14 @@ struct Fragment {
     apart: bool,
 }
 
-/// Room for the result of a helper, and for partial results.
+/// Room for what a fragment takes besides the buffers of the program.
 struct Room<'r> {
+    copies: &'r mut [u8],
+    results: ResultRoom<'r>,
+}
+
+/// Room for the result of a helper, and for partial results.
+struct ResultRoom<'r> {
     helped: &'r mut [u8],
     work: &'r mut [u8],
 }
@@ -77,12 +83,14 @@ impl Fragment {
         (self.absent.len() + self.work + usize::from(self.apart)) * self.len
     }
 
-    /// The room for copies, and the other room.
-    fn split<'r>(&self, room: &'r mut [u8]) -> (&'r mut [u8], Room<'r>) {
+    fn split<'r>(&self, room: &'r mut [u8]) -> Room<'r> {
         let copies = (self.absent.len() * self.len).min(room.len());
         let (copies, work) = room.split_at_mut(copies);
         let (helped, work) = work.split_at_mut(usize::from(self.apart) * self.len);
-        (copies, Room { helped, work })
+        Room {
+            copies,
+            results: ResultRoom { helped, work },
+        }
     }
 }
 
@@ -95,7 +103,7 @@ struct Contributions<'c> {
     /// Where the fragment begins in what the others give.
     begin: usize,
     copies: &'c [u8],
-    in_place: &'c InPlace<'c>,
+    in_place: &'c [AttachedPart<'c>],
 }
 
 impl<'c> Contributions<'c> {
@@ -110,11 +118,11 @@ impl<'c> Contributions<'c> {
             Location::Buffer(range) | Location::Attached(range) => {
                 let absent = &self.fragment.absent;
                 let copied = absent.iter().position(|&other| other == place);
-                let attached = self.in_place.iter().find(|(other, _)| *other == place);
+                let attached = self.in_place.iter().find(|part| part.place == place);
                 if let Some(index) = copied {
                     Some(View::of(&self.copies[index * len..(index + 1) * len]))
-                } else if let Some((_, bytes)) = attached {
-                    bytes.view()
+                } else if let Some(part) = attached {
+                    part.bytes.view()
                 } else {
                     let range = range.part(begin as u64, len as u64);
                     reader::view(self.peers, self.state, place, &range)
@@ -138,8 +146,8 @@ impl Fold {
             if scratch.renew(cx.memory.pool(), fragment.needed())? {
                 self.fetched = 0;
             }
-            let (copies, room) = fragment.split(scratch.bytes());
-            match self.try_fragment(cx, &fragment, copies, room)? {
+            let room = fragment.split(scratch.bytes());
+            match self.try_fragment(cx, &fragment, room)? {
                 Outcome::Combined => {
                     self.fetched = 0;
                     self.folded += fragment.len;
@@ -204,9 +212,12 @@ impl Fold {
         &mut self,
         cx: &mut StepContext<'_>,
         fragment: &Fragment,
-        copies: &mut [u8],
-        mut room: Room<'_>,
+        room: Room<'_>,
     ) -> Result<Outcome> {
+        let Room {
+            copies,
+            mut results,
+        } = room;
         if !self.fetch_absent(cx, fragment, copies)? {
             return Ok(Outcome::Awaited);
         }
@@ -236,15 +247,15 @@ impl Fold {
         for place in 0..self.plan.upto {
             views.push(contributions.view(place, &self.locations[place])?);
         }
-        self.write_fragment(loans, cx.shared, fragment, &views, &mut room)?;
+        self.write_fragment(loans, cx.shared, fragment, &views, &mut results)?;
         drop(views);
-        let members: Vec<usize> = in_place.iter().map(|&(place, _)| place).collect();
+        let members: Vec<usize> = in_place.iter().map(|part| part.place).collect();
         if !self.were_there(in_place) {
             return Ok(Outcome::Again);
         }
         count(&mut cx.memory, cx.state, &members, len);
         self.tally(cx.tally, cx.state, fragment);
-        self.put_out(&mut cx.memory, cx.state, fragment.range(), room.helped)?;
+        self.put_out(&mut cx.memory, cx.state, fragment.range(), results.helped)?;
         self.check_owners(cx.state)?;
         Ok(Outcome::Combined)
     }
@@ -307,7 +318,7 @@ impl Fold {
         shared: &mut Contribution,
         fragment: &Fragment,
         views: &[Option<View<'_>>],
-        room: &mut Room<'_>,
+        room: &mut ResultRoom<'_>,
     ) -> Result<()> {
         let (begin, len) = (fragment.begin, fragment.len);
         let work = &mut *room.work;
