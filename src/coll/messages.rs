@@ -383,6 +383,16 @@ enum ChainState {
     Results,
 }
 
+/// Where bytes of a result go.
+struct ResultGoal {
+    /// Who gets them.
+    readers: Readers,
+    /// Where they begin in the receive buffer.
+    offset: usize,
+    /// Up to which byte of the vector that holds.
+    end: usize,
+}
+
 impl MessageChain {
     pub(crate) fn new(reduction: Reduction, state: &CommState, seq: u32) -> Self {
         Self {
@@ -397,19 +407,27 @@ impl MessageChain {
         }
     }
 
-    /// Who gets bytes from `begin` on, where they go there, and up to where that holds.
-    fn owner(&self, begin: usize) -> (Readers, usize, usize) {
+    /// Where bytes of the result go from `begin` on.
+    fn goal(&self, begin: usize) -> ResultGoal {
+        let all_for = |readers| ResultGoal {
+            readers,
+            offset: begin,
+            end: usize::MAX,
+        };
         match &self.reduction.to {
-            Recipients::Root(root) => (Readers::Only(*root), begin, usize::MAX),
-            Recipients::Everyone => (Readers::Everyone, begin, usize::MAX),
-            Recipients::Prefix { .. } => (Readers::Nobody, begin, usize::MAX),
+            Recipients::Root(root) => all_for(Readers::Only(*root)),
+            Recipients::Everyone => all_for(Readers::Everyone),
+            Recipients::Prefix { .. } => all_for(Readers::Nobody),
             Recipients::Parts(parts) => (0..self.route.members.len())
                 .find_map(|place| {
-                    let ByteRange { offset, len } = parts.of(place);
-                    (offset <= begin && begin < offset + len)
-                        .then(|| (Readers::Only(place), begin - offset, offset + len))
+                    let part = parts.of(place);
+                    (part.offset <= begin && begin < part.end()).then(|| ResultGoal {
+                        readers: Readers::Only(place),
+                        offset: begin - part.offset,
+                        end: part.end(),
+                    })
                 })
-                .unwrap_or((Readers::Nobody, begin, usize::MAX)),
+                .unwrap_or(all_for(Readers::Nobody)),
         }
     }
 
@@ -430,8 +448,9 @@ impl MessageChain {
                     }
                     let size = self.reduction.elem.size();
                     let unit = (PIECE / size * size).max(size);
-                    let (_, _, limit) = self.owner(self.begin);
-                    self.end = (self.begin + unit).min(self.reduction.send.len).min(limit);
+                    let all = self.reduction.send.len;
+                    let limit = self.goal(self.begin).end;
+                    self.end = (self.begin + unit).min(all).min(limit);
                     if me > 0 {
                         let before = messenger.loans().keep(vec![0; self.end - self.begin]);
                         self.flight.loans.push(before);
@@ -503,19 +522,19 @@ impl MessageChain {
         if me < last {
             self.flight.send(messenger, &route, me + 1, 0, with)?;
         }
-        let (readers, to, _) = self.owner(self.begin);
+        let goal = self.goal(self.begin);
         if me == last {
-            for place in (0..last).filter(|&place| readers.include(place)) {
+            for place in (0..last).filter(|&place| goal.readers.include(place)) {
                 self.flight.send(messenger, &route, place, 1, with)?;
             }
         }
         if let Some(recv) = self.reduction.recv
-            && readers.include(me)
+            && goal.readers.include(me)
         {
             if me == last {
-                messenger.loans().copy(with, 0, recv, to, len)?;
+                messenger.loans().copy(with, 0, recv, goal.offset, len)?;
             } else {
-                let part = self.results.part(messenger, recv, to, len)?;
+                let part = self.results.part(messenger, recv, goal.offset, len)?;
                 self.results.receive(messenger, &route, last, 1, part)?;
             }
         }
