@@ -75,8 +75,8 @@ impl Levels {
             let me = within.unwrap_or(0);
             comm(members.collect(), me, channel, tags::GROUP)
         });
-        let (leaders, me) = place.wire(None, false);
-        let wire = comm(leaders, me, None, tags::WIRE);
+        let leaders = place.wire(None, false);
+        let wire = comm(leaders.ranks, leaders.me, None, tags::WIRE);
         Some(Self {
             place,
             group,

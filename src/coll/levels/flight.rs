@@ -73,7 +73,6 @@ impl Flight {
         number: u32,
     ) -> Result<Self> {
         let leads = place.leads(load.fragment.root);
-        let (ups, downs) = work.directions();
         let stage = |has: bool| {
             if has {
                 StepState::Waits
@@ -89,10 +88,10 @@ impl Flight {
             load,
             number,
             leads,
-            up: stage(ups && !alone),
+            up: stage(work.goes_up() && !alone),
             across: stage(leads),
             second: stage(leads),
-            down: stage(downs && !alone),
+            down: stage(work.comes_down() && !alone),
             parts: Vec::new(),
         })
     }
@@ -142,10 +141,11 @@ impl Flight {
         let state = &mut levels.wire.state;
         // Both ends of a message count it as the first step.
         let step = if step_call.pair.is_some() { 0 } else { step };
-        (state.members, state.me) = match step_call.pair.clone() {
-            Some(pair) => pair,
+        let leaders = match &step_call.pair {
+            Some(pair) => pair.clone(),
             None => place.wire(fragment.root, last),
         };
+        (state.members, state.me) = (leaders.ranks, leaders.me);
         // All leaders count alike, also past the steps that one has no part in.
         state.seq = self.number.wrapping_add(step).wrapping_sub(1);
         start(engine, levels.wire, step_call, levels.call, &mut self.parts)

@@ -44,7 +44,8 @@ pub(super) fn copy(engine: &mut Engine, from: LoanRange, to: LoanRange, len: usi
 pub(super) fn reorder(
     engine: &mut Engine,
     place: &Position,
-    (from, to): (Option<LoanRange>, Option<LoanRange>),
+    from: Option<LoanRange>,
+    to: Option<LoanRange>,
     bytes: usize,
     back: bool,
 ) -> Result<()> {

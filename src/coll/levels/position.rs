@@ -11,6 +11,22 @@ pub(in crate::coll) struct Position {
     pub(super) me: usize,
 }
 
+/// Ranks of the job that talk for nodes.
+#[derive(Debug, Clone)]
+pub(super) struct Leaders {
+    /// In the order in which their nodes stand on the wire.
+    pub(super) ranks: Arc<[u32]>,
+    /// Which of them talks for this rank's node.
+    pub(super) me: usize,
+}
+
+/// The nodes beside this rank's in a row of nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Neighbours {
+    pub(super) before: Option<usize>,
+    pub(super) next: Option<usize>,
+}
+
 impl Position {
     /// This rank's node.
     pub(super) fn node(&self) -> usize {
@@ -46,24 +62,28 @@ impl Position {
         within.unwrap_or(0)
     }
 
-    /// The node before this rank's, and the one behind it, in the row of nodes that begins with the root's.
-    pub(super) fn neighbours(&self, root: usize) -> (Option<usize>, Option<usize>) {
+    /// The nodes beside this rank's in the row of nodes that begins with the root's.
+    pub(super) fn neighbours(&self, root: usize) -> Neighbours {
         let (count, first) = (self.nodes.count(), self.nodes.node_of(root));
         let index = (self.node() + count - first) % count;
         let node_at = |index: usize| (first + index) % count;
-        let before = index.checked_sub(1).map(node_at);
-        (before, (index + 1 < count).then(|| node_at(index + 1)))
+        Neighbours {
+            before: index.checked_sub(1).map(node_at),
+            next: (index + 1 < count).then(|| node_at(index + 1)),
+        }
     }
 
-    /// The ranks of the job that talk for two nodes.
-    pub(super) fn pair(&self, from: usize, to: usize, root: usize) -> Arc<[u32]> {
+    /// The leaders of two nodes, one of which is this rank's.
+    pub(super) fn pair(&self, from: usize, to: usize, root: usize) -> Leaders {
         let leader = |node| self.members[self.leader(node, Some(root))];
-        Arc::new([leader(from), leader(to)])
+        Leaders {
+            ranks: Arc::new([leader(from), leader(to)]),
+            me: usize::from(self.node() != from),
+        }
     }
 
-    /// The ranks of the job that talk for the nodes, in the order in which they stand on the wire. And which of them
-    /// talks for this rank's. `last`: the root's node stands last.
-    pub(super) fn wire(&self, root: Option<usize>, last: bool) -> (Arc<[u32]>, usize) {
+    /// The leaders of all nodes. `last`: the root's node stands last.
+    pub(super) fn wire(&self, root: Option<usize>, last: bool) -> Leaders {
         let count = self.nodes.count();
         let first = match root {
             Some(root) if last => self.nodes.node_of(root) + 1,
@@ -72,7 +92,10 @@ impl Position {
         let ranks = (0..count)
             .map(|step| self.members[self.leader((first + step) % count, root)])
             .collect();
-        (ranks, (self.node() + count - first % count) % count)
+        Leaders {
+            ranks,
+            me: (self.node() + count - first % count) % count,
+        }
     }
 }
 
@@ -89,14 +112,16 @@ mod tests {
         };
         assert!(!place.leads(None) && place.leads(Some(4)) && !place.leads(Some(3)));
         assert_eq!(place.leader_within(Some(4)), 1);
-        assert_eq!(*place.wire(Some(3), false).0, [13, 11, 12]);
-        assert_eq!(place.neighbours(3), (Some(0), Some(2)));
-        assert_eq!(place.neighbours(1), (None, Some(2)));
-        assert_eq!(place.neighbours(5), (Some(0), None));
-        assert_eq!(*place.pair(0, 1, 3), [13, 11]);
-        let (ranks, me) = place.wire(Some(3), true);
-        assert_eq!((&*ranks, me), (&[11, 12, 13][..], 0));
-        let (ranks, me) = place.wire(Some(4), true);
-        assert_eq!((&*ranks, me), (&[12, 10, 14][..], 2));
+        let leaders = |leaders: Leaders| (leaders.ranks.to_vec(), leaders.me);
+        assert_eq!(leaders(place.wire(Some(3), false)).0, [13, 11, 12]);
+        let beside = |before, next| Neighbours { before, next };
+        assert_eq!(place.neighbours(3), beside(Some(0), Some(2)));
+        assert_eq!(place.neighbours(1), beside(None, Some(2)));
+        assert_eq!(place.neighbours(5), beside(Some(0), None));
+        assert_eq!(leaders(place.pair(0, 1, 3)), (vec![13, 11], 1));
+        assert_eq!(leaders(place.pair(1, 2, 3)), (vec![11, 12], 0));
+        let leaders_of = |root| leaders(place.wire(Some(root), true));
+        assert_eq!(leaders_of(3), (vec![11, 12, 13], 0));
+        assert_eq!(leaders_of(4), (vec![12, 10, 14], 2));
     }
 }

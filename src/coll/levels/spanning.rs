@@ -15,10 +15,11 @@ use crate::request::RequestId;
 use onecopy_shm::loan::{Loan, LoanRange};
 use std::collections::VecDeque;
 
-/// Fragments under way at a time: what needs no temporary memory, and what does. Enough to fill the wire for the time
-/// in which a byte crosses it; not more than a channel has lines for their steps. A channel has eight. Half of them,
-/// chosen by magnitude, bounds what is taken of the pool.
-const WINDOWS: (usize, usize) = (8, 4);
+/// Fragments under way at a time, where they need no temporary memory, and where they do. Enough to fill the wire for
+/// the time in which a byte crosses it; not more than a channel has lines for their steps. A channel has eight. Half of
+/// them, chosen by magnitude, bounds what is taken of the pool.
+const WINDOW: usize = 8;
+const WINDOW_IN_ROOMS: usize = 4;
 /// How many ways up are begun ahead of the ways down. With one, the node would stand still while a fragment is on the
 /// wire; each further one is a fragment that the wire carries meanwhile. Chosen by magnitude.
 const LEAD: usize = 3;
@@ -56,37 +57,49 @@ pub(super) struct SpanningStart {
     pub(super) number: u32,
 }
 
-/// What a collective that goes by `scheme` is made of, and how it is cut; none: that scheme is not for it.
+/// What a collective on two levels is made of, and how it is cut.
+pub(super) struct CutWork {
+    work: Work,
+    fragments: Fragments,
+}
+
+impl CutWork {
+    fn new(work: Work, fragments: Fragments) -> Self {
+        Self { work, fragments }
+    }
+}
+
+/// The work of a collective that goes by `scheme`; none: that scheme is not for it.
 pub(super) fn work_of(
     scheme: Scheme,
     collective: &Collective,
     place: &Position,
     vector: Option<LoanRange>,
     buffers: CallBuffers,
-) -> Option<(Work, Fragments)> {
+) -> Option<CutWork> {
     let (ranks, in_place) = (place.nodes.ranks(), buffers.send.is_none());
     let of = |elem: &ElemType, op: &Op| {
         let (elem, op) = (*elem, op.clone());
         vector.map(|piece| Vector { elem, op, piece })
     };
     Some(match (scheme, collective) {
-        (Scheme::Meet, _) => (Work::Meet, Fragments::of(None, 1, 1)),
+        (Scheme::Meet, _) => CutWork::new(Work::Meet, Fragments::of(None, 1, 1)),
         (Scheme::Move, Collective::Bcast { root }) => {
             let len = buffers.recv.map_or(0, |recv| recv.len());
             let work = match passes_on(collective, len, place.nodes.count()) {
                 true => Work::PassOn,
                 false => Work::Move,
             };
-            (work, Fragments::of(Some(*root), len, fragment(1)))
+            CutWork::new(work, Fragments::of(Some(*root), len, fragment(1)))
         }
         (Scheme::Move, Collective::Allgather { parts }) => {
             let parts = parts.clone();
             let fragments = Fragments::of_parts(parts, &place.nodes, true, fragment(1));
-            (Work::Move, fragments)
+            CutWork::new(Work::Move, fragments)
         }
         (Scheme::Collect, Collective::Allgather { parts }) => {
             let len = (0..ranks).map(|member| parts.of(member).len).sum();
-            (Work::Collect(parts.clone()), Fragments::uncut(len))
+            CutWork::new(Work::Collect(parts.clone()), Fragments::uncut(len))
         }
         (
             Scheme::Transpose,
@@ -94,26 +107,27 @@ pub(super) fn work_of(
                 recv: Parts::Equal(part),
                 ..
             },
-        ) => (Work::Transpose(*part), Fragments::uncut(part * ranks)),
+        ) => CutWork::new(Work::Transpose(*part), Fragments::uncut(part * ranks)),
         (Scheme::Combine, Collective::Reduce { root, elem, op }) => {
             let vector = of(elem, op)?;
             let fragments = Fragments::of(Some(*root), vector.piece.len, fragment(elem.size()));
-            (Work::Combine(vector), fragments)
+            CutWork::new(Work::Combine(vector), fragments)
         }
         (Scheme::Combine, Collective::ReduceScatter { parts, elem, op }) => {
             let unit = fragment(elem.size());
             let fragments = Fragments::of_parts(parts.clone(), &place.nodes, in_place, unit);
-            (Work::Combine(of(elem, op)?), fragments)
+            CutWork::new(Work::Combine(of(elem, op)?), fragments)
         }
         (Scheme::All, Collective::Allreduce { elem, op }) => {
             let vector = of(elem, op)?;
             let fragments = Fragments::of(None, vector.piece.len, fragment(elem.size()));
-            (Work::All(vector), fragments)
+            CutWork::new(Work::All(vector), fragments)
         }
         (Scheme::ShareOut, Collective::ReduceScatter { parts, elem, op }) => {
             let vector = of(elem, op)?;
             let len = vector.piece.len;
-            (Work::ShareOut(vector, parts.clone()), Fragments::uncut(len))
+            let work = Work::ShareOut(vector, parts.clone());
+            CutWork::new(work, Fragments::uncut(len))
         }
         _ => return None,
     })
@@ -122,7 +136,7 @@ pub(super) fn work_of(
 impl Spanning {
     /// A collective that is to begin.
     pub(super) fn new(
-        (work, fragments): (Work, Fragments),
+        CutWork { work, fragments }: CutWork,
         collective: &Collective,
         place: &Position,
         buffers: CallBuffers,
@@ -164,9 +178,9 @@ impl Spanning {
 
     /// Whether all its steps in the node group have begun: then those of the next collective may.
     pub(super) fn has_begun(&self, place: &Position) -> bool {
-        let (ups, downs) = self.work.directions();
         let begun = |has: bool, begun| !has || begun == self.count;
-        place.is_alone() || begun(ups, self.ups) && begun(downs, self.downs)
+        place.is_alone()
+            || begun(self.work.goes_up(), self.ups) && begun(self.work.comes_down(), self.downs)
     }
 
     /// Moves on as far as possible. If a function of the program panics, what it was called for is left half done: the
@@ -224,8 +238,8 @@ impl Spanning {
         }
         let mut moved = false;
         let window = match self.work {
-            Work::Move | Work::PassOn => WINDOWS.0,
-            _ => WINDOWS.1,
+            Work::Move | Work::PassOn => WINDOW,
+            _ => WINDOW_IN_ROOMS,
         };
         while self.flights.len() < window
             && let Some(fragment) = self.fragments.next()
@@ -281,7 +295,7 @@ impl Spanning {
         if levels.place.is_alone() {
             return Ok(false);
         }
-        let (ups, downs) = self.work.directions();
+        let (ups, downs) = (self.work.goes_up(), self.work.comes_down());
         let (work, over, count) = (&self.work, self.over, self.count);
         let ahead = !downs || self.ups < self.downs + LEAD;
         if ups && self.ups < count && ahead {

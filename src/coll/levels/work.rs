@@ -7,13 +7,12 @@ use super::super::select::share;
 use super::super::{ByteRange, Collective, ElemType, Op, Parts};
 use super::fragments::Fragment;
 use super::pack::{blocks, copy, of_group, packed, reorder};
-use super::position::Position;
+use super::position::{Leaders, Neighbours, Position};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::pool::MemoryKind;
 use onecopy_shm::coll::View;
 use onecopy_shm::loan::{Loan, LoanRange};
-use std::sync::Arc;
 
 /// What is combined.
 pub(super) struct Vector {
@@ -41,8 +40,8 @@ pub(super) struct StepCall {
     pub(super) what: Collective,
     pub(super) send: Option<LoanRange>,
     pub(super) recv: Option<LoanRange>,
-    /// The ranks that take part, and which of them this one is, if they are not the leaders of all nodes.
-    pub(super) pair: Option<(Arc<[u32]>, usize)>,
+    /// The two leaders that take part, if they are not those of all nodes.
+    pub(super) pair: Option<Leaders>,
 }
 
 impl StepCall {
@@ -55,11 +54,11 @@ impl StepCall {
         }
     }
 
-    /// A message from one node to another, at the end that `me` says.
-    fn message(place: &Position, (from, to): (usize, usize), me: usize, load: &Load) -> Self {
+    /// A message from one node to another, at one of its ends.
+    fn message(place: &Position, from: usize, to: usize, load: &Load) -> Self {
         let root = load.fragment.root.unwrap_or(0);
         Self {
-            pair: Some((place.pair(from, to, root), me)),
+            pair: Some(place.pair(from, to, root)),
             ..Self::new(Collective::Bcast { root: 0 }, None, load.target())
         }
     }
@@ -105,12 +104,14 @@ fn same(a: LoanRange, b: LoanRange) -> bool {
 }
 
 impl Work {
-    /// Whether its fragments go up, and whether they come down.
-    pub(super) fn directions(&self) -> (bool, bool) {
-        (
-            !matches!(self, Self::Move | Self::PassOn),
-            !matches!(self, Self::Combine(_)),
-        )
+    /// Whether its fragments go up.
+    pub(super) fn goes_up(&self) -> bool {
+        !matches!(self, Self::Move | Self::PassOn)
+    }
+
+    /// Whether its fragments come down.
+    pub(super) fn comes_down(&self) -> bool {
+        !matches!(self, Self::Combine(_))
     }
 
     /// Whether what came by the first step of the leaders is what goes down.
@@ -253,8 +254,13 @@ impl Work {
             Self::Meet => StepCall::new(Collective::Barrier, None, None),
             Self::Move => StepCall::new(Collective::Bcast { root: root_node }, None, load.target()),
             Self::PassOn => match place.neighbours(root.unwrap_or(0)) {
-                (Some(before), _) => StepCall::message(place, (before, node), 1, load),
-                (None, next) => StepCall::message(place, (node, next.unwrap_or(node)), 0, load),
+                Neighbours {
+                    before: Some(before),
+                    ..
+                } => StepCall::message(place, before, node, load),
+                Neighbours { before: None, next } => {
+                    StepCall::message(place, node, next.unwrap_or(node), load)
+                }
             },
             Self::Collect(parts) => {
                 let parts = Parts::Listed(blocks(parts, place).into());
@@ -277,8 +283,8 @@ impl Work {
         let (len, count) = (load.fragment.len, place.nodes.count());
         let group = place.group().len();
         let all = len * group;
-        let rooms = (load.room(0, all), load.room(1, all));
-        reorder(engine, place, rooms, bytes, false)?;
+        let (from, to) = (load.room(0, all), load.room(1, all));
+        reorder(engine, place, from, to, bytes, false)?;
         let between = |other: usize| group * place.nodes.members_of(other).len() * bytes;
         let parts = Parts::Listed(packed((0..count).map(between)).into());
         let (send, recv) = (parts.clone(), parts);
@@ -343,15 +349,13 @@ impl Work {
         let count = place.nodes.count();
         if let Self::Transpose(bytes) = self {
             let all = len * place.group().len();
-            let rooms = (load.room(2, all), load.room(0, all));
-            reorder(engine, place, rooms, *bytes, true)?;
+            let (from, to) = (load.room(2, all), load.room(0, all));
+            reorder(engine, place, from, to, *bytes, true)?;
         }
         if let Self::PassOn = self {
-            let next = match place.neighbours(root.unwrap_or(0)) {
-                (Some(_), next) => next,
-                (None, _) => None,
-            };
-            return Ok(next.map(|next| StepCall::message(place, (place.node(), next), 0, load)));
+            let Neighbours { before, next } = place.neighbours(root.unwrap_or(0));
+            let next = next.filter(|_| before.is_some());
+            return Ok(next.map(|next| StepCall::message(place, place.node(), next, load)));
         }
         let Some(vector) = self.vector() else {
             return Ok(None);
