@@ -13,17 +13,15 @@
 //! the other one.
 
 use super::communicator::Communicator;
+use super::contribution::behind;
 use super::group::{CHANNEL_RANKS, Membership, SUB_SHIFT, sub_context};
 use super::ids::{IDS, Turn, WORDS};
 use super::levels::Levels;
-use super::pieces::kept::KeptBounce;
 use super::state::CommState;
 use super::tags::Tags;
 use super::worker::{Retired, Worker};
-use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::matching::OWN_CONTEXTS;
-use onecopy_shm::coll::Channel;
 use onecopy_shm::coll::line::reached;
 use onecopy_shm::layout::ChannelPart;
 use std::sync::{Arc, PoisonError};
@@ -308,56 +306,33 @@ impl Worker {
         } = self;
         let lives = &engine.lives;
         let channels = &mut collectives.channels;
-        let mut ended = Vec::new();
-        collectives.retired.retain_mut(|retired| {
-            let left = retired
-                .channel_ends
-                .iter()
-                .zip(&*retired.members)
-                .all(|(end, &rank)| {
-                    lives.is_gone(rank)
-                        || end.tag() != retired.tag
-                        || reached(end.done(), retired.seq)
-                        || end.failure() != 0
+        collectives.retired.retain(|retired| {
+            let is_gone = |rank: u32| lives.is_gone(rank);
+            let mut ends = retired.channel_ends.iter().zip(&*retired.members);
+            let left = ends.all(|(end, &rank)| {
+                is_gone(rank)
+                    || end.tag() != retired.tag
+                    || reached(end.done(), retired.seq)
+                    || end.failure() != 0
+            });
+            if !left {
+                return true;
+            }
+            if let Some(own) = retired.channel_ends.get(retired.me) {
+                own.close();
+            }
+            // Only a member that calls one collective more than this rank did may write into a kept buffer. It sees
+            // that the channel is closed, or this rank sees here that it writes.
+            let mut others = behind(retired.members.len(), retired.me);
+            let is_written = retired.bounce.own_bytes() > 0
+                && others.any(|place| {
+                    !is_gone(retired.members[place]) && retired.channel_ends[place].is_writing()
                 });
-            if left {
+            if !is_written {
                 *channels &= !(1 << retired.channel);
-                if let Some(own) = retired.channel_ends.get(retired.me) {
-                    own.close();
-                }
-                ended.push(Ended {
-                    ends: std::mem::take(&mut retired.channel_ends),
-                    members: Arc::clone(&retired.members),
-                    me: retired.me,
-                    bounce: std::mem::take(&mut retired.bounce),
-                });
             }
-            !left
+            is_written
         });
-        ended.into_iter().for_each(|ended| ended.give_back(engine));
-    }
-}
-
-/// A communicator whose channel is taken back.
-struct Ended {
-    ends: Vec<Channel>,
-    members: Arc<[u32]>,
-    me: usize,
-    bounce: KeptBounce,
-}
-
-impl Ended {
-    /// Gives its buffers back, once no member writes there. Only one writes that calls a collective which this rank did
-    /// not call, and it sees that the channel is closed.
-    fn give_back(self, engine: &mut Engine) {
-        if self.bounce.own_bytes() == 0 {
-            return;
-        }
-        for (place, (end, &rank)) in self.ends.iter().zip(&*self.members).enumerate() {
-            if place != self.me {
-                engine.spin_until_idle_or_dead(rank, |_| end.is_writing());
-            }
-        }
     }
 }
 

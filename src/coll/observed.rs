@@ -82,7 +82,8 @@ impl ObservedKinds {
         };
         let observed = &mut self.0[index].1;
         let rival = observed.decide(&peer.policy.thresholds, bytes)?;
-        let is_usual = !observed.is_trying() && !observed.transfers().is_multiple_of(TIMED);
+        let is_try = rival != observed.faster(bytes);
+        let is_usual = !is_try && !observed.transfers().is_multiple_of(TIMED);
         Some(Timed {
             kind,
             bytes,

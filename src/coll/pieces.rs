@@ -13,11 +13,11 @@ pub(super) mod transfer;
 
 use super::ByteRange;
 use super::context::{MemoryParts, StepContext, StepMemory, StepParts};
-use super::contribution::{GIVEN, Scratch};
+use super::contribution::Scratch;
 use super::exchange::unmapped_placement;
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{Fold, FoldPlan, mismatch};
-use super::member_buffer::{CopyTarget, MemberBuffer};
+use super::member_buffer::CopyTarget;
 use super::reader;
 use super::select::{NodeScheme, Placement};
 use super::state::{CommState, STEP_MAX, Step};
@@ -27,7 +27,7 @@ use kept::PIECE;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{CheckedLine, Content, View};
 use onecopy_shm::loan::{Loan, LoanRange, LoanTable};
-use transfer::{PieceTransfer, Place};
+use transfer::{PieceLocation, PieceTransfer};
 
 /// How far it is known how the reduction is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,7 +218,7 @@ impl Pieces {
     }
 
     /// Where the next of the other rank's bytes are, by its line.
-    fn read_at(&self, state: &CommState, seq: u32, line: &CheckedLine) -> Result<Place> {
+    fn read_at(&self, state: &CommState, seq: u32, line: &CheckedLine) -> Result<PieceLocation> {
         if line.content != Content::Buffer {
             return self.transfer.read_at(state, seq, line);
         }
@@ -244,23 +244,19 @@ impl Pieces {
             return Ok(0);
         }
         let (n, unit) = (self.transfer.next_bytes(), self.transfer.most());
-        let place = self.read_at(cx.state, seq, &line)?;
+        let location = self.read_at(cx.state, seq, &line)?;
         let _ = scratch.renew(cx.memory.pool(), 3 * unit)?;
         let (copy, work) = scratch.bytes().split_at_mut(unit);
         let copy = &mut copy[..n];
         let mapped =
             |range: &RemoteRange| reader::view(cx.memory.peers(), cx.state, other, range).is_some();
-        let is_mapped = match &place {
-            Place::Here(_) => true,
-            Place::There(range) => mapped(range),
+        let is_mapped = match &location {
+            PieceLocation::Here(_) => true,
+            PieceLocation::There(range) => mapped(range),
         };
-        if let (Place::There(range), false) = (&place, is_mapped) {
-            let source = MemberBuffer::of(&line, seq, other, GIVEN);
-            let wanted = ByteRange {
-                offset: range.address.wrapping_sub(source.range.address) as usize,
-                len: n,
-            };
-            if reader::fetch(cx, &source, wanted, CopyTarget::Bytes(copy))? < n {
+        if let (PieceLocation::There(range), false) = (&location, is_mapped) {
+            let target = CopyTarget::Bytes(copy);
+            if self.transfer.fetch(cx, &line, range, target)? < n {
                 return Ok(0);
             }
         }
@@ -270,10 +266,10 @@ impl Pieces {
             shared,
             ..
         } = cx.parts();
-        let piece = match place {
-            Place::There(range) if is_mapped => PieceBytes::Mapped(range),
-            Place::There(_) => PieceBytes::Here(copy),
-            Place::Here(at) => {
+        let piece = match location {
+            PieceLocation::There(range) if is_mapped => PieceBytes::Mapped(range),
+            PieceLocation::There(_) => PieceBytes::Here(copy),
+            PieceLocation::Here(at) => {
                 PieceBytes::Here(&self.transfer.here(&state.bounce, shared)[at..at + n])
             }
         };

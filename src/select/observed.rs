@@ -77,9 +77,8 @@ pub(crate) struct Observed {
     pipeline: Rate,
     /// Transfers that were decided here; it wraps.
     transfers: u32,
-    /// How many tries of the slower way are left, and whether the last transfer was one.
+    /// How many tries of the slower way are left.
     tries: u32,
-    trying: bool,
     /// The way whose next times are not learned, and how many of them.
     cold: Option<(Rival, u32)>,
     /// When the last transfer that was timed ended.
@@ -161,7 +160,6 @@ impl Observed {
             pipeline: Rate::new(&costs.pipeline),
             transfers: 0,
             tries: 0,
-            trying: false,
             cold: None,
             ended: None,
             together: Together::default(),
@@ -206,14 +204,8 @@ impl Observed {
             self.cold = Some((tried, COLD));
         }
         let retry = self.tries > 0;
-        self.trying = retry;
         self.tries = self.tries.saturating_sub(1);
         Some(if retry { faster.other() } else { faster })
-    }
-
-    /// Whether the transfer that was decided last is one of those by which the other way is tried.
-    pub(crate) fn is_trying(&self) -> bool {
-        self.trying
     }
 
     /// Transfers that were decided here; it wraps.

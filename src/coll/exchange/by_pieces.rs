@@ -6,17 +6,14 @@
 //!
 //! [`transfer`]: super::super::pieces::transfer
 
-use super::super::ByteRange;
 use super::super::context::{MessageContext, StepContext, StepParts};
-use super::super::contribution::GIVEN;
-use super::super::member_buffer::{CopyTarget, MemberBuffer};
-use super::super::pieces::transfer::{PieceTransfer, Place};
-use super::super::reader;
+use super::super::member_buffer::CopyTarget;
+use super::super::pieces::transfer::{PieceLocation, PieceTransfer};
 use super::super::state::{CommState, STEP_MAX};
 use super::{Exchange, ExchangePlan};
 use crate::error::Result;
 use onecopy_btl::LayerId;
-use onecopy_shm::coll::{CheckedLine, Content};
+use onecopy_shm::coll::Content;
 use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::loan::LoanRange;
 
@@ -49,8 +46,7 @@ impl Exchange {
 
     /// Whether pieces of the other rank's are to be read still, or may be: its line was not read.
     fn takes_pieces(&self, transfer: &PieceTransfer) -> bool {
-        let in_pieces = |line: &CheckedLine| line.content == Content::Pieces;
-        !self.pending.is_empty() && transfer.line().is_none_or(in_pieces)
+        !self.pending.is_empty() && transfer.other_gives() != Some(false)
     }
 
     /// Writes pieces and reads them. Gives the bytes moved.
@@ -85,8 +81,7 @@ impl Exchange {
 
     /// What comes in pieces comes as no message.
     pub(super) fn withdraw_for_pieces(&mut self, cx: &mut MessageContext<'_>) {
-        let in_pieces = |line: &CheckedLine| line.content == Content::Pieces;
-        let comes = |transfer: &PieceTransfer| transfer.line().is_some_and(in_pieces);
+        let comes = |transfer: &PieceTransfer| transfer.other_gives() == Some(true);
         if let Some(messages) = &mut self.messages
             && self.pieces.as_deref().is_some_and(comes)
         {
@@ -136,17 +131,13 @@ impl Exchange {
         let to = self.plan.takes.of(other).offset + transfer.read();
         let n = transfer.next_bytes();
         match transfer.read_at(cx.state, seq, &line)? {
-            Place::There(range) => {
-                let source = MemberBuffer::of(&line, seq, other, GIVEN);
-                let wanted = ByteRange {
-                    offset: range.address.wrapping_sub(source.range.address) as usize,
-                    len: n,
-                };
-                if reader::fetch(cx, &source, wanted, CopyTarget::Loan(recv, to))? < n {
+            PieceLocation::There(range) => {
+                let target = CopyTarget::Loan(recv, to);
+                if transfer.fetch(cx, &line, &range, target)? < n {
                     return Ok(0);
                 }
             }
-            Place::Here(at) => {
+            PieceLocation::Here(at) => {
                 let StepParts {
                     memory,
                     state,

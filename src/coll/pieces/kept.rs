@@ -37,7 +37,7 @@ pub(crate) struct KeptBounce {
 
 /// The kept buffer in which a rank gives pieces.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum KeptPlace {
+pub(super) enum KeptBuffer {
     Own,
     Theirs(RemoteRange),
 }
@@ -97,9 +97,7 @@ impl KeptBounce {
     pub(super) fn give_back(&mut self) {
         self.theirs = None;
     }
-}
 
-impl KeptBounce {
     /// The collective for which this rank's buffer is lent.
     pub(super) fn lent(&self) -> Option<u32> {
         self.lent
@@ -107,18 +105,18 @@ impl KeptBounce {
 
     /// The kept buffer for pieces of `len` bytes in a blocking collective that is alone. In one in which `both` ranks
     /// give, it is this rank's own. None: there is none, or it is being read. `is_read`: it is not.
-    pub(super) fn place(
+    pub(super) fn choose(
         &mut self,
         pool: &Pool,
         len: usize,
         both: bool,
         is_read: bool,
-    ) -> Option<KeptPlace> {
+    ) -> Option<KeptBuffer> {
         let wanted = if both { SHORTEST } else { wanted(len) };
         if let (Some(theirs), false) = (self.theirs, both)
             && theirs.len as usize >= wanted
         {
-            return Some(KeptPlace::Theirs(theirs));
+            return Some(KeptBuffer::Theirs(theirs));
         }
         if !is_read {
             return None;
@@ -131,7 +129,7 @@ impl KeptBounce {
                 self.own = longer;
             }
         }
-        self.own.is_some().then_some(KeptPlace::Own)
+        self.own.is_some().then_some(KeptBuffer::Own)
     }
 }
 

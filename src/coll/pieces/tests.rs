@@ -3,6 +3,7 @@ use crate::coll::{ByteRange, Collective, ElemType, Op, Parts, PredefinedOp};
 use crate::comm::Comm;
 use crate::runtime::{Runtime, local, local_with};
 use onecopy_btl::registry::Power;
+use onecopy_btl::{CopyError, LayerId};
 use onecopy_obs::Knobs;
 use onecopy_shm::coll::{View, combine};
 use onecopy_shm::heap::HeapBuf;
@@ -545,6 +546,37 @@ fn who_has_read_pieces_answers_in_their_buffer() {
                 "turn {turn}"
             );
         }
+        rt.finalize().expect("finalize");
+    });
+}
+
+/// A rank that maps no memory of the other one any more asks for what stands in a kept buffer. Its owner copies that,
+/// and waits for it.
+#[test]
+fn who_maps_nothing_is_served_from_a_kept_buffer() {
+    const LEN: usize = 100 << 10;
+    local_with(2, &without_calls(), |rt| {
+        let (me, world) = (rt.rank(), rt.world());
+        world.barrier().expect("the pair is connected");
+        if me == 0 {
+            let worker = &mut *rt.handle().gate.enter();
+            let peer = worker.engine.peers[1].as_mut().expect("the other rank");
+            peer.link.demote(&CopyError {
+                layer: LayerId::MAP,
+                call: "mmap",
+                peer: 1,
+                bytes: 0,
+                source: std::io::ErrorKind::OutOfMemory.into(),
+            });
+        }
+        for round in 0..4 {
+            let mut buffer = vec![if me == 1 { 7 + round } else { 0 }; LEN];
+            let bcast = Collective::Bcast { root: 1 };
+            world.run(&bcast, None, Some(&mut buffer)).expect("bcast");
+            assert!(buffer.iter().all(|&byte| byte == 7 + round), "{round}");
+        }
+        // The first one went so; its buffer is lent since then, as nobody answers there.
+        assert_eq!(in_pieces(&rt), u64::from(me == 1));
         rt.finalize().expect("finalize");
     });
 }

@@ -11,11 +11,12 @@ use super::super::contribution::{
     Contribution, GIVEN, Readers, Served, describe, describe_message, range_of_temp,
 };
 use super::super::lines::{self, Lines};
-use super::super::member_buffer::{self, MemberBuffer, mismatch, part};
+use super::super::member_buffer::{self, CopyTarget, MemberBuffer, mismatch, part};
 use super::super::push::{WriteSource, WriteTarget, put_to_all, reaches_all};
+use super::super::reader;
 use super::super::select::TEMP_LIMIT;
 use super::super::state::CommState;
-use super::kept::{KeptBounce, KeptPlace, PIECE};
+use super::kept::{KeptBounce, KeptBuffer, PIECE};
 use crate::error::Result;
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{CheckedLine, Content, INLINE, kind};
@@ -37,7 +38,7 @@ const POLLS: usize = 128;
 
 /// Where a piece stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::coll) enum Place {
+pub(in crate::coll) enum PieceLocation {
     /// In memory of the other rank.
     There(RemoteRange),
     /// In this rank's bounce buffer, from this byte on.
@@ -50,7 +51,7 @@ enum Bounce {
     /// In a temporary buffer of the collective.
     Temp,
     /// In a buffer that the communicator keeps.
-    Kept(KeptPlace),
+    Kept(KeptBuffer),
 }
 
 /// What two ranks give each other in pieces, as one of them sees it.
@@ -139,21 +140,21 @@ impl PieceTransfer {
         let lent = state.bounce.lent();
         let is_read = lent.is_none_or(|seq| state.has_read(other, seq));
         let (kept, pool) = (&mut state.bounce, memory.pool());
-        let Some(place) = kept.place(pool, self.given.len, both, is_read) else {
+        let Some(chosen) = kept.choose(pool, self.given.len, both, is_read) else {
             return Ok(false);
         };
-        let (range, flag) = match place {
-            KeptPlace::Own => {
+        let (range, flag) = match chosen {
+            KeptBuffer::Own => {
                 let range = state.bounce.own.as_ref().map(range_of_temp);
                 (range.unwrap_or(NOWHERE), kind::OPEN)
             }
-            KeptPlace::Theirs(theirs) => {
+            KeptBuffer::Theirs(theirs) => {
                 self.room = theirs.len as usize / PIECE;
                 state.bounce.give_back();
                 (NOWHERE, kind::RETURNED)
             }
         };
-        if let KeptPlace::Own = place {
+        if let KeptBuffer::Own = chosen {
             self.room = range.len as usize / PIECE;
             state.bounce.lend(seq);
             shared.served[GIVEN] = Some(Served::Kept);
@@ -165,7 +166,7 @@ impl PieceTransfer {
             true => Readers::Everyone,
             false => Readers::Nobody,
         };
-        self.bounce = Bounce::Kept(place);
+        self.bounce = Bounce::Kept(chosen);
         self.publish_first(cx, &range, flag)?;
         Ok(true)
     }
@@ -183,8 +184,7 @@ impl PieceTransfer {
         let StepParts { memory, state, .. } = cx.parts();
         self.gives = true;
         self.may_cross = self.taken > 0 && blocking && reaches_all(memory.peers(), state);
-        let in_few = self.may_cross || flag != 0;
-        self.written.unit = self.unit(self.given.len, in_few);
+        self.written.unit = self.unit(self.given.len, self.may_cross || flag != 0);
         self.copy_piece(cx)?;
         let StepParts {
             memory, state, seq, ..
@@ -230,6 +230,12 @@ impl PieceTransfer {
         self.line.as_ref()
     }
 
+    /// Whether the other rank gives pieces; none: its line was not read.
+    pub(in crate::coll) fn other_gives(&self) -> Option<bool> {
+        let line = self.line.as_ref();
+        line.map(|line| line.content == Content::Pieces)
+    }
+
     /// Whether the other rank's line says where the next piece goes, and was not read.
     pub(in crate::coll) fn lacks_line(&self) -> bool {
         self.may_cross && self.line.is_none() && !self.is_written()
@@ -255,11 +261,12 @@ impl PieceTransfer {
         (PIECE / self.elem * self.elem).max(self.elem)
     }
 
-    /// Bytes of a piece of one that gives `len` bytes. Where ranks may cross pieces, the last ones stand in the other
-    /// rank's bounce buffer. Then this rank has the lines of its own in its cache when it begins again.
-    fn unit(&self, len: usize, may_cross: bool) -> usize {
+    /// Bytes of a piece of one that gives `len` bytes; `from_front`: see [`is_from_front`]. Where ranks cross pieces,
+    /// the last ones stand in the other rank's bounce buffer then. So this rank has the lines of its own in its cache
+    /// when it begins again.
+    fn unit(&self, len: usize, from_front: bool) -> usize {
         let most = self.most();
-        if !may_cross {
+        if !from_front {
             return most;
         }
         let pieces = len.div_ceil(2 * CROSSED * most).max(1) * 2 * CROSSED;
@@ -354,7 +361,7 @@ impl PieceTransfer {
         let LoanRange { loan, offset, .. } = self.given;
         let from = offset + bytes;
         match self.written_at(seq) {
-            Place::There(range) => {
+            PieceLocation::There(range) => {
                 let targets = [WriteTarget {
                     place: 1 - state.me,
                     range,
@@ -362,7 +369,7 @@ impl PieceTransfer {
                 let source = WriteSource::Loan(loan, from);
                 put_to_all(memory, state, &targets, ByteRange::first(n), source)?;
             }
-            Place::Here(at) => {
+            PieceLocation::Here(at) => {
                 let bounce = match self.bounce {
                     Bounce::Temp => shared.temp.as_deref_mut().unwrap_or_default(),
                     Bounce::Kept(_) => state.bounce.own_mut(),
@@ -377,22 +384,23 @@ impl PieceTransfer {
     }
 
     /// Where the next piece of this rank's goes.
-    fn written_at(&self, seq: u32) -> Place {
+    fn written_at(&self, seq: u32) -> PieceLocation {
         let index = self.written.pieces;
-        let there =
-            |range: RemoteRange, at: usize| Place::There(range.part(at as u64, PIECE as u64));
+        let there = |range: RemoteRange, at: usize| {
+            PieceLocation::There(range.part(at as u64, PIECE as u64))
+        };
         if let (true, Some(line)) = (self.crosses, &self.line) {
             let at = index % CROSSED * PIECE;
             return match is_crossed(index) {
                 true => there(lines::range(line.given), at),
-                false => Place::Here(at),
+                false => PieceLocation::Here(at),
             };
         }
         match self.bounce {
-            Bounce::Kept(KeptPlace::Theirs(range)) => there(range, index % self.room * PIECE),
-            Bounce::Kept(KeptPlace::Own) => Place::Here(index % self.room * PIECE),
-            Bounce::Temp if self.may_cross => Place::Here(index % self.room * PIECE),
-            Bounce::Temp => Place::Here(self.turned(index, self.given.len, self.room, seq)),
+            Bounce::Kept(KeptBuffer::Theirs(range)) => there(range, index % self.room * PIECE),
+            Bounce::Kept(KeptBuffer::Own) => PieceLocation::Here(index % self.room * PIECE),
+            Bounce::Temp if self.may_cross => PieceLocation::Here(index % self.room * PIECE),
+            Bounce::Temp => PieceLocation::Here(self.turned(index, self.given.len, self.room, seq)),
         }
     }
 
@@ -406,8 +414,8 @@ impl PieceTransfer {
     /// Whether the other rank has the next piece, or its line if that was not read.
     #[inline]
     pub(in crate::coll) fn is_there(&self, state: &CommState, seq: u32) -> bool {
-        let phase = match &self.line {
-            Some(line) if line.content == Content::Pieces => phase_of(self.read.pieces + 1),
+        let phase = match self.other_gives() {
+            Some(true) => phase_of(self.read.pieces + 1),
             _ => 1,
         };
         !state.lacks(1 - state.me, seq, phase)
@@ -419,7 +427,7 @@ impl PieceTransfer {
         state: &CommState,
         seq: u32,
         line: &CheckedLine,
-    ) -> Result<Place> {
+    ) -> Result<PieceLocation> {
         let (other, there) = (1 - state.me, line.result.len);
         let is_returned = line.has(kind::RETURNED);
         let bytes = match is_returned {
@@ -438,7 +446,7 @@ impl PieceTransfer {
         if self.crosses {
             let at = index % CROSSED * PIECE;
             return match is_crossed(index) {
-                true => Ok(Place::Here(at)),
+                true => Ok(PieceLocation::Here(at)),
                 false => self.there(state, seq, line, at),
             };
         }
@@ -447,7 +455,7 @@ impl PieceTransfer {
             false => self.turned(index, self.taken, room, seq),
         };
         match is_returned {
-            true => Ok(Place::Here(at)),
+            true => Ok(PieceLocation::Here(at)),
             false => self.there(state, seq, line, at),
         }
     }
@@ -459,13 +467,30 @@ impl PieceTransfer {
         seq: u32,
         line: &CheckedLine,
         at: usize,
-    ) -> Result<Place> {
+    ) -> Result<PieceLocation> {
         let source = MemberBuffer::of(line, seq, 1 - state.me, GIVEN);
         let wanted = ByteRange {
             offset: at,
             len: self.next_bytes(),
         };
-        part(state, &source, wanted).map(Place::There)
+        part(state, &source, wanted).map(PieceLocation::There)
+    }
+
+    /// Reads the next bytes, which stand at `range` of what the other rank's line describes, to `target`. As many as it
+    /// gives are there now.
+    pub(in crate::coll) fn fetch(
+        &self,
+        cx: &mut StepContext<'_>,
+        line: &CheckedLine,
+        range: &RemoteRange,
+        target: CopyTarget<'_>,
+    ) -> Result<usize> {
+        let source = MemberBuffer::of(line, cx.seq, 1 - cx.state.me, GIVEN);
+        let wanted = ByteRange {
+            offset: range.address.wrapping_sub(source.range.address) as usize,
+            len: self.next_bytes(),
+        };
+        reader::fetch(cx, &source, wanted, target)
     }
 
     /// The next piece, of `n` bytes, is read.
@@ -483,11 +508,11 @@ impl PieceTransfer {
             state.own().set_ack(seq, pieces);
             state.wake();
         }
-        let in_pieces = |line: &CheckedLine| line.content == Content::Pieces;
         if self.is_read()
-            && let Some(line) = self.line.filter(in_pieces)
+            && self.other_gives() == Some(true)
+            && let Some(line) = &self.line
         {
-            self.note_read(&mut state.bounce, &line);
+            self.note_read(&mut state.bounce, line);
         }
         Ok(())
     }
