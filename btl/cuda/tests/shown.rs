@@ -195,6 +195,54 @@ fn two_messages_of_one_allocation_of_a_pool_do_not_share_it() {
     assert_eq!(driver.misuses(), 0);
 }
 
+/// What a fetch of a forged offer ends with: the words at these places are others.
+fn forged(to: u64, offering: &Offering, words: &[(usize, u64)]) -> String {
+    let process = own_process();
+    let mut offer = *offering.shown().expect("it is shown");
+    for (at, word) in words {
+        offer[*at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    let fetch = fetch_to(Some((to, LEN as u64)));
+    let from = By::Peer(1, Some(process.as_fd()));
+    assert!(fetch.accept(from, &offer, LEN as u64), "it has the form");
+    reason_of(&fetch)
+}
+
+/// An offer that lies about its size, or about its device, is declined. It closes nothing, and breaks no context.
+#[test]
+fn a_forged_offer_is_declined_alone() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let to = driver.alloc(LEN);
+    let memory = driver.map(LEN, BY_DESCRIPTOR);
+    let pool = driver.pool_on(1, BY_DESCRIPTOR);
+    let far = driver.alloc_from(pool, LEN);
+    fetched_from(1, to, memory);
+    let (near, mappings) = (offered(memory, LEN), driver.mappings());
+    let here = near.shown().expect("it is shown");
+    // The device's identity, of two words.
+    let device = [40, 48].map(|at| {
+        let word = here[at..].first_chunk().expect("a word");
+        (at, u64::from_le_bytes(*word))
+    });
+    for turn in 0..4 {
+        // Another number and place, so that what is open neither serves it nor is replaced.
+        let long = forged(to, &near, &[(8, 1000 + turn), (16, 4096), (24, 1 << 60)]);
+        assert!(long.contains("cuMem"), "{long}");
+        let other = forged(to, &offered(far, LEN), &device);
+        assert!(other.contains("of another device"), "{other}");
+    }
+    assert_eq!(driver.mappings(), mappings, "what was open is open");
+    put(whole(memory), &pattern(LEN, 5)).expect("the context is well");
+    fetched_from(1, to, memory);
+    assert!(get(whole(to), LEN).expect("a copy") == pattern(LEN, 5));
+    driver.unmap(memory, LEN);
+    driver.free(far);
+    driver.end_pool(pool);
+    settle(&driver);
+    assert_eq!(driver.misuses(), 0);
+}
+
 /// Of what is shown at an address: the number of the memory, and that of the descriptor.
 fn numbers_of(address: u64) -> (u64, i32) {
     let offering = offered(address, LEN);

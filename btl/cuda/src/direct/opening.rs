@@ -64,7 +64,10 @@ impl Key {
     pub(super) fn is_refused_alone(&self, refusal: &Refusal) -> bool {
         match refusal {
             Refusal::Late(_) => true,
-            Refusal::Driver(error) => !self.stays() && error.code == CUDA_ERROR_OUT_OF_MEMORY,
+            // Only of handles does the driver open no more than so many. Else it may be the size that was offered.
+            Refusal::Driver(error) => {
+                !matches!(self.handle, Handle::Ipc(_)) && error.code == CUDA_ERROR_OUT_OF_MEMORY
+            }
             Refusal::Process(_) => false,
         }
     }
@@ -252,11 +255,38 @@ fn open_pool(
     check(driver, code, call, || about(key))?;
     drop(fd);
     let pool = Pool(pool);
-    let opened = point(driver, key, pool, data);
-    if opened.is_err() {
-        let _ = undo(driver, Opened::Empty(pool));
+    let opened = match point(driver, key, pool, data) {
+        Ok(opened) => opened,
+        Err(error) => {
+            let _ = undo(driver, Opened::Empty(pool));
+            return Err(error.into());
+        }
+    };
+    if let Err(error) = is_of_device(driver, key, opened) {
+        let _ = undo(driver, opened);
+        return Err(error.into());
     }
-    Ok(opened?)
+    Ok(opened)
+}
+
+/// An error: the memory is of another device than was offered, so that nobody has asked for access to it. A copy would
+/// break the context.
+fn is_of_device(driver: &'static Library, key: &Key, opened: Opened) -> Result<(), Error> {
+    let (call, address) = ("cuPointerGetAttribute", opened.address().unwrap_or(0));
+    let (mut device, question) = (-1_i32, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+    let place = (&raw mut device).cast();
+    // SAFETY: the place for the answer is ours, and has the type of an ordinal.
+    let code = unsafe { (driver.cuPointerGetAttribute)(place, question, address) };
+    check(driver, code, call, || about(key))?;
+    if device == key.device {
+        return Ok(());
+    }
+    Err(Error::ours(
+        call,
+        about(key),
+        "the memory is of another device than was offered",
+        "nothing is lost: the message goes through host memory",
+    ))
 }
 
 /// Imports an allocation of a pool.

@@ -7,7 +7,6 @@
 use crate::error::Error;
 use crate::pipeline::lock;
 use onecopy_shm::process::pidfd_getfd;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
@@ -66,17 +65,23 @@ pub(super) fn take(peer: u32, fd: i32) -> Result<OwnedFd, Refusal> {
     let known = processes.iter().find(|(known, _)| *known == peer);
     let process = known.map(|(_, process)| Arc::clone(process));
     drop(processes);
-    let taken = match &process {
-        Some(process) => pidfd_getfd(process.as_fd(), fd),
-        None => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+    let about = format!("descriptor {fd} of rank {peer}");
+    let Some(process) = process else {
+        return Err(Refusal::Process(Error::ours(
+            "pidfd_getfd",
+            about,
+            "its process is not known",
+            "nothing is lost: its messages go through host memory",
+        )));
     };
-    taken.map_err(|error| {
-        let about = format!("descriptor {fd} of rank {peer}");
+    pidfd_getfd(process.as_fd(), fd).map_err(|error| {
         let name = error.to_string();
         let error_of = |remedy| Error::ours("pidfd_getfd", about, &name, remedy);
         match error.raw_os_error() {
             // It is about this message: its owner has closed it, or has ended.
-            Some(libc::EBADF) => Refusal::Late(error_of("nothing is lost: its message is over")),
+            Some(libc::EBADF | libc::ESRCH) => {
+                Refusal::Late(error_of("nothing is lost: its message is over"))
+            }
             Some(libc::EMFILE | libc::ENFILE) => {
                 Refusal::Process(error_of("raise the limit on open files (ulimit -n)"))
             }

@@ -14,9 +14,13 @@ pub(crate) const NOT_SHOWN: u32 = CU_MEM_HANDLE_TYPE_NONE;
 pub(crate) const BY_DESCRIPTOR: u32 = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 fn here() -> CUmemLocation {
+    on(0)
+}
+
+fn on(device: i32) -> CUmemLocation {
     CUmemLocation {
         type_: CU_MEM_LOCATION_TYPE_DEVICE,
-        id: 0,
+        id: device,
     }
 }
 
@@ -26,10 +30,14 @@ fn good(code: CUresult) {
 
 impl Driver {
     pub(crate) fn pool(&self, kind: u32) -> CUmemoryPool {
+        self.pool_on(0, kind)
+    }
+
+    pub(crate) fn pool_on(&self, device: i32, kind: u32) -> CUmemoryPool {
         let props = CUmemPoolProps {
             allocType: CU_MEM_ALLOCATION_TYPE_PINNED,
             handleTypes: kind,
-            location: here(),
+            location: on(device),
             win32SecurityAttributes: null_mut(),
             maxSize: 0,
             usage: 0,
