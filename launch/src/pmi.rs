@@ -97,7 +97,7 @@ impl Server {
         });
     }
 
-    /// Descriptors to watch: for reading, and for writing if the flag is set.
+    /// Descriptors to poll.
     pub(crate) fn polled(&self) -> impl Iterator<Item = Polled<'_, usize>> {
         self.clients
             .iter()

@@ -384,7 +384,7 @@ enum ChainState {
 }
 
 /// Where bytes of a result go.
-struct ResultGoal {
+struct ResultTarget {
     /// Who gets them.
     readers: Readers,
     /// Where they begin in the receive buffer.
@@ -408,8 +408,8 @@ impl MessageChain {
     }
 
     /// Where bytes of the result go from `begin` on.
-    fn goal(&self, begin: usize) -> ResultGoal {
-        let all_for = |readers| ResultGoal {
+    fn target(&self, begin: usize) -> ResultTarget {
+        let all_for = |readers| ResultTarget {
             readers,
             offset: begin,
             end: usize::MAX,
@@ -421,7 +421,7 @@ impl MessageChain {
             Recipients::Parts(parts) => (0..self.route.members.len())
                 .find_map(|place| {
                     let part = parts.of(place);
-                    (part.offset <= begin && begin < part.end()).then(|| ResultGoal {
+                    (part.offset <= begin && begin < part.end()).then(|| ResultTarget {
                         readers: Readers::Only(place),
                         offset: begin - part.offset,
                         end: part.end(),
@@ -449,7 +449,7 @@ impl MessageChain {
                     let size = self.reduction.elem.size();
                     let unit = (PIECE / size * size).max(size);
                     let all = self.reduction.send.len;
-                    let limit = self.goal(self.begin).end;
+                    let limit = self.target(self.begin).end;
                     self.end = (self.begin + unit).min(all).min(limit);
                     if me > 0 {
                         let before = messenger.loans().keep(vec![0; self.end - self.begin]);
@@ -522,19 +522,19 @@ impl MessageChain {
         if me < last {
             self.flight.send(messenger, &route, me + 1, 0, with)?;
         }
-        let goal = self.goal(self.begin);
+        let target = self.target(self.begin);
         if me == last {
-            for place in (0..last).filter(|&place| goal.readers.include(place)) {
+            for place in (0..last).filter(|&place| target.readers.include(place)) {
                 self.flight.send(messenger, &route, place, 1, with)?;
             }
         }
         if let Some(recv) = self.reduction.recv
-            && goal.readers.include(me)
+            && target.readers.include(me)
         {
             if me == last {
-                messenger.loans().copy(with, 0, recv, goal.offset, len)?;
+                messenger.loans().copy(with, 0, recv, target.offset, len)?;
             } else {
-                let part = self.results.part(messenger, recv, goal.offset, len)?;
+                let part = self.results.part(messenger, recv, target.offset, len)?;
                 self.results.receive(messenger, &route, last, 1, part)?;
             }
         }

@@ -40,7 +40,7 @@ const QUIET: Duration = Duration::from_micros(20);
 const LANES_PERIOD: Duration = Duration::from_secs(1);
 
 /// A peer on another node that is gone.
-pub(super) struct LostPeer {
+pub(super) struct GonePeer {
     pub(super) rank: u32,
     pub(super) gone: Gone,
 }
@@ -397,7 +397,7 @@ impl Engine {
 
     /// What a look at the peers' lives does for wires: what is due by the clock, and streams that were cut. Gives the
     /// ranks that are gone now.
-    pub(super) fn check_wires(&mut self) -> Vec<LostPeer> {
+    pub(super) fn check_wires(&mut self) -> Vec<GonePeer> {
         let mut over = Vec::new();
         if self.wires.is_none() {
             return over;
@@ -426,7 +426,7 @@ impl Engine {
                         || !wire.is_attached()
                         || *gone != Gone::Left && now > *since + grace =>
                 {
-                    over.push(LostPeer {
+                    over.push(GonePeer {
                         rank: peer.rank,
                         gone: gone.clone(),
                     });
@@ -434,7 +434,7 @@ impl Engine {
                 Some(_) => {}
                 None if peer.life.ended_for(grace, now) => {
                     let gone = failure.map_or(Gone::Died(Death::Unknown), Gone::Unreachable);
-                    over.push(LostPeer {
+                    over.push(GonePeer {
                         rank: peer.rank,
                         gone,
                     });

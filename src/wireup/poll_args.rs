@@ -13,14 +13,14 @@ pub struct Polled<'f, T> {
     pub token: T,
     /// The descriptor.
     pub fd: BorrowedFd<'f>,
-    /// Whether it is polled for bytes to read.
+    /// Whether it is polled for what can be read.
     pub read: bool,
     /// Whether it is polled for room to write.
     pub write: bool,
 }
 
 impl<'f, T> Polled<'f, T> {
-    /// One that is polled for bytes to read.
+    /// One that is polled for that alone.
     #[must_use]
     pub fn for_read(token: T, fd: BorrowedFd<'f>) -> Self {
         Self {
