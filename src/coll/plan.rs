@@ -383,8 +383,7 @@ impl<'c> MemberCall<'c> {
             }
             Collective::ReduceScatter { parts, .. } => {
                 let mine = parts.of(me);
-                if !mine.offset.is_multiple_of(elem.size()) || !mine.len.is_multiple_of(elem.size())
-                {
+                if !elem.divides(mine.offset) || !elem.divides(mine.len) {
                     return Err(Fault::BrokenPart);
                 }
                 (part.range, part.result) = (mine, Some(mine.len));
@@ -445,7 +444,7 @@ impl<'c> MemberCall<'c> {
             self.check(side, parts)?;
             len = parts.end(self.size);
         }
-        if !len.is_multiple_of(elem.size()) {
+        if !elem.divides(len) {
             return Err(Fault::BrokenVector(len, elem));
         }
         Ok(offer(side, len, Readers::Everyone))

@@ -356,19 +356,20 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, len: usize) {
             unsafe { to_last.cast::<$t>().write_unaligned(last) };
         }};
     }
+    // One word is the most usual length, and the next ones follow.
     match len {
-        0 => {}
+        8..=16 => two!(u64),
+        17..=32 => two!(u128),
+        33..=64 => two!([u128; 2]),
+        4..=7 => two!(u32),
+        2..=3 => two!(u16),
         1 => {
             // SAFETY: len == 1.
             let byte = unsafe { from.read() };
             // SAFETY: len == 1.
             unsafe { to.write(byte) };
         }
-        2..=3 => two!(u16),
-        4..=7 => two!(u32),
-        8..=15 => two!(u64),
-        16..=32 => two!(u128),
-        33..=64 => two!([u128; 2]),
+        0 => {}
         // SAFETY: the caller's promise.
         _ => unsafe { memcpy(to, from, len) },
     }

@@ -110,7 +110,7 @@ unsafe fn dispatch(isa: Isa, op: PredefinedOp, elem: ElemType, operands: Operand
         return false;
     }
     assert!(
-        operands.bytes.is_multiple_of(elem.size()),
+        elem.divides(operands.bytes),
         "{} bytes are no whole number of {elem:?}",
         operands.bytes
     );

@@ -48,43 +48,76 @@ fn predefined(op: Op) -> Option<PredefinedOp> {
     })
 }
 
-fn unsigned(bytes: u8) -> Option<ElemType> {
-    Some(match bytes {
-        1 => ElemType::U8,
-        2 => ElemType::U16,
-        4 => ElemType::U32,
-        8 => ElemType::U64,
-        _ => return None,
-    })
+const fn unsigned(bytes: u8) -> Option<ElemType> {
+    match bytes {
+        1 => Some(ElemType::U8),
+        2 => Some(ElemType::U16),
+        4 => Some(ElemType::U32),
+        8 => Some(ElemType::U64),
+        _ => None,
+    }
 }
 
 /// The kind of element on which the runtime has the operator.
-fn element(op: PredefinedOp, element: Element) -> Option<ElemType> {
+const fn find_element(op: PredefinedOp, kind: Kind) -> Option<ElemType> {
     use PredefinedOp as P;
     let logical = matches!(op, P::LogicalAnd | P::LogicalOr | P::LogicalXor);
     let bits = matches!(op, P::BitAnd | P::BitOr | P::BitXor);
-    let kind = match element.kind() {
-        Kind::Int(1) => ElemType::I8,
-        Kind::Int(2) => ElemType::I16,
-        Kind::Int(4) => ElemType::I32,
-        Kind::Int(8) => ElemType::I64,
-        Kind::Uint(n) => unsigned(n)?,
+    let elem = match kind {
+        Kind::Int(1) => Some(ElemType::I8),
+        Kind::Int(2) => Some(ElemType::I16),
+        Kind::Int(4) => Some(ElemType::I32),
+        Kind::Int(8) => Some(ElemType::I64),
+        Kind::Uint(n) => unsigned(n),
         // Logical operators are for C's integers and Fortran's logicals.
-        Kind::Float(4) if !logical => ElemType::F32,
-        Kind::Float(8) if !logical => ElemType::F64,
-        Kind::Complex(4) => ElemType::ComplexF32,
-        Kind::Complex(8) => ElemType::ComplexF64,
-        Kind::Logical(n) if logical => unsigned(n)?,
-        Kind::Bool if logical => ElemType::U8,
-        Kind::Byte if bits => ElemType::U8,
-        Kind::Pair(Basic::I16, Basic::I32) => ElemType::I16Index,
-        Kind::Pair(Basic::I32, Basic::I32) => ElemType::I32Index,
-        Kind::Pair(Basic::I64, Basic::I32) => ElemType::I64Index,
-        Kind::Pair(Basic::F32, Basic::I32) => ElemType::F32Index,
-        Kind::Pair(Basic::F64, Basic::I32) => ElemType::F64Index,
-        _ => return None,
+        Kind::Float(4) if !logical => Some(ElemType::F32),
+        Kind::Float(8) if !logical => Some(ElemType::F64),
+        Kind::Complex(4) => Some(ElemType::ComplexF32),
+        Kind::Complex(8) => Some(ElemType::ComplexF64),
+        Kind::Logical(n) if logical => unsigned(n),
+        Kind::Bool if logical => Some(ElemType::U8),
+        Kind::Byte if bits => Some(ElemType::U8),
+        Kind::Pair(Basic::I16, Basic::I32) => Some(ElemType::I16Index),
+        Kind::Pair(Basic::I32, Basic::I32) => Some(ElemType::I32Index),
+        Kind::Pair(Basic::I64, Basic::I32) => Some(ElemType::I64Index),
+        Kind::Pair(Basic::F32, Basic::I32) => Some(ElemType::F32Index),
+        Kind::Pair(Basic::F64, Basic::I32) => Some(ElemType::F64Index),
+        _ => None,
     };
-    op.accepts(kind).then_some(kind)
+    match elem {
+        Some(elem) if op.accepts(elem) => Some(elem),
+        _ => None,
+    }
+}
+
+/// By operator and element: a short reduction spends as much on finding its kind as on its bytes otherwise.
+static ELEMENTS: [[Option<ElemType>; Element::COUNT]; PredefinedOp::ALL.len()] = {
+    let mut elements = [[None; Element::COUNT]; PredefinedOp::ALL.len()];
+    let mut op = 0;
+    while op < elements.len() {
+        let mut index = 0;
+        while index < Element::COUNT {
+            elements[op][index] = find_element(PredefinedOp::ALL[op], Element::kind_at(index));
+            index += 1;
+        }
+        op += 1;
+    }
+    elements
+};
+
+// An operator's number is its place in the list.
+const _: () = {
+    let mut op = 0;
+    while op < PredefinedOp::ALL.len() {
+        assert!(PredefinedOp::ALL[op] as usize == op);
+        op += 1;
+    }
+};
+
+/// The same, found before.
+#[inline]
+fn element(op: PredefinedOp, element: Element) -> Option<ElemType> {
+    ELEMENTS[op as usize][element.index()]
 }
 
 /// The element and the operator of a predefined operation on a predefined datatype without gaps that the runtime has as

@@ -196,7 +196,22 @@ pub(crate) fn dense_size(handle: usize) -> Option<usize> {
 }
 
 impl Element {
+    /// How many there may be.
+    pub(crate) const COUNT: usize = KINDS.len();
+
+    /// Its number among them.
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// The kind of the one of this number.
+    pub(crate) const fn kind_at(index: usize) -> Kind {
+        KINDS[index]
+    }
+
     /// The element of a handle.
+    #[inline]
     pub(crate) fn from_handle(handle: usize) -> Option<Self> {
         (handle & !0xff == 0x200 && KINDS[handle & 0xff] != Kind::None)
             .then_some(Self(handle as u8))

@@ -122,7 +122,8 @@ impl ShortLines<'_> {
         let (size, me) = (self.state.size(), self.state.me);
         let Collect { part, .. } = collect;
         while *self.taken < size - 1 {
-            let place = (me + 1 + *self.taken) % size;
+            let next = me + 1 + *self.taken;
+            let place = if next < size { next } else { next - size };
             let short = self.poll(place)?;
             let recv = &mut recv[place * part..][..part];
             self.copy_part(place, short, collect.from(me), recv)?;
@@ -214,6 +215,6 @@ fn poll_line(
         onecopy_shm::sync::spin_hint();
     }
     let short = state.channel_ends[place].read_short(seq);
-    state.note_done(place, short.done);
+    state.note_done(place, short.done());
     Ok(short)
 }

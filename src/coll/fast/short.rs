@@ -343,13 +343,22 @@ impl Short {
             return;
         }
         let counters = &mut engine.core.counters;
-        for place in from.filter(|&place| place != state.me) {
+        let mut count = |place: usize| {
             let rank = state.members[place];
             if mapped.has(place) {
                 self.count_mapped(counters, rank, bytes);
             } else {
                 counters.count_contribution(rank, LayerId::CHUNKS, bytes);
             }
+        };
+        // Of two there is one other.
+        if state.size() == 2 {
+            let other = 1 - state.me;
+            if from.contains(&other) {
+                count(other);
+            }
+        } else {
+            from.filter(|&place| place != state.me).for_each(count);
         }
     }
 

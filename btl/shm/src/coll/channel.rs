@@ -261,19 +261,15 @@ impl Channel {
     #[inline]
     #[must_use]
     pub fn read_short(&self, seq: u32) -> ShortContribution {
-        let line = self.line(seq);
-        let info = Info::decode(line.info.load(Ordering::Relaxed));
-        ShortContribution::of(info, self.slot_bytes(), || self.memory.first_word(line))
+        ShortContribution(self.line(seq).info.load(Ordering::Relaxed))
     }
 
     /// The bytes of a short contribution, if they are so many.
     #[inline]
     #[must_use]
     pub fn short_bytes(&self, seq: u32, short: ShortContribution, len: usize) -> Option<View<'_>> {
-        if short.len as usize != len {
-            return None;
-        }
-        match short.place {
+        let first = || self.memory.first_word(self.line(seq));
+        match short.place(len, self.slot_bytes(), first) {
             ShortPlace::Line => self.in_line(seq, 0, len),
             ShortPlace::Slot => self.in_slot(seq, 0, len),
             ShortPlace::Elsewhere => None,

@@ -209,46 +209,38 @@ pub(super) fn check(
     })
 }
 
-/// A short contribution, as a line describes it.
+/// What a line says of itself, read once: enough for a short contribution, of which its reader knows the length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShortContribution {
-    /// As in [`CheckedLine`].
-    pub done: u32,
-    pub(super) place: ShortPlace,
-    pub(super) len: u32,
-}
+pub struct ShortContribution(pub(super) u64);
 
 /// Where a short contribution stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ShortPlace {
     Line,
     Slot,
-    /// It is no short one, or the line is malformed.
+    /// It is no short one, it has another length, or the line is malformed.
     Elsewhere,
 }
 
 impl ShortContribution {
-    /// `first` gives the first word of the payload. A slot has `slot` bytes.
-    #[inline]
-    pub(super) fn of(info: Info, slot: usize, first: impl FnOnce() -> u64) -> Self {
-        let (place, len) = match info.kind {
-            kind::INLINE if usize::from(info.len) <= INLINE => {
-                (ShortPlace::Line, u32::from(info.len))
-            }
-            kind::SLOT if info.len == 8 => {
-                let there = first();
-                if there <= slot as u64 {
-                    (ShortPlace::Slot, there as u32)
-                } else {
-                    (ShortPlace::Elsewhere, 0)
-                }
-            }
-            _ => (ShortPlace::Elsewhere, 0),
-        };
-        Self {
-            done: info.done,
-            place,
-            len,
+    /// As in [`CheckedLine`].
+    #[inline(always)]
+    #[must_use]
+    pub fn done(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Where `len` bytes stand. `first` gives the first word of the payload. A slot has `slot` bytes.
+    #[inline(always)]
+    pub(super) fn place(self, len: usize, slot: usize, first: impl FnOnce() -> u64) -> ShortPlace {
+        // One comparison says all that is to be known of the shortest.
+        let says = |kind, len| self.0 >> 32 == Info { done: 0, kind, len }.encode() >> 32;
+        if len <= INLINE && says(kind::INLINE, len as u8) {
+            ShortPlace::Line
+        } else if len <= slot && says(kind::SLOT, 8) && first() == len as u64 {
+            ShortPlace::Slot
+        } else {
+            ShortPlace::Elsewhere
         }
     }
 }
@@ -286,13 +278,32 @@ mod tests {
                     }
                     payload[..8].copy_from_slice(&word.to_le_bytes());
                     let info = Info { done: 1, kind, len };
-                    let short = ShortContribution::of(info, COLL_SLOT, || word);
-                    match short.place {
-                        ShortPlace::Line => assert!(short.len as usize <= INLINE),
-                        ShortPlace::Slot => assert!(short.len as usize <= COLL_SLOT),
-                        ShortPlace::Elsewhere => {}
+                    let short = ShortContribution(info.encode());
+                    assert_eq!(short.done(), 1);
+                    let checked = check(7, info, &payload, (COLL_SLOT, HEAP));
+                    for want in [
+                        0,
+                        8,
+                        INLINE,
+                        INLINE + 1,
+                        COLL_SLOT,
+                        COLL_SLOT + 1,
+                        usize::MAX,
+                    ] {
+                        let content = checked.as_ref().map(|checked| checked.content);
+                        match short.place(want, COLL_SLOT, || word) {
+                            ShortPlace::Line => assert_eq!(content, Ok(Content::Inline(want))),
+                            ShortPlace::Slot => assert_eq!(content, Ok(Content::Slot(want))),
+                            ShortPlace::Elsewhere => {
+                                let (line, slot) = (Content::Inline(want), Content::Slot(want));
+                                // A slot of which nothing is said is whole.
+                                let is_short =
+                                    content == Ok(line) || content == Ok(slot) && len == 8;
+                                assert!(!is_short || kind > kind::MASK, "{info:?} {want}");
+                            }
+                        }
                     }
-                    let Ok(checked) = check(7, info, &payload, (COLL_SLOT, HEAP)) else {
+                    let Ok(checked) = checked else {
                         bad += 1;
                         continue;
                     };

@@ -93,7 +93,7 @@ impl<'m> View<'m> {
 /// # Panics
 /// If the lengths differ or are no multiple of the element's size.
 pub fn combine(op: PredefinedOp, elem: ElemType, out: &mut [u8], a: View<'_>, b: View<'_>) {
-    assert!(a.len == out.len() && b.len == out.len() && out.len().is_multiple_of(elem.size()));
+    assert!(a.len == out.len() && b.len == out.len() && elem.divides(out.len()));
     let (to, a, b) = (out.as_mut_ptr(), a.pointer.as_ptr(), b.pointer.as_ptr());
     // SAFETY: three ranges of the same length, which is a multiple of the element's size; `out` is exclusive.
     unsafe { reduce_raw(op, elem, to, a, b, out.len()) };
@@ -104,7 +104,7 @@ pub fn combine(op: PredefinedOp, elem: ElemType, out: &mut [u8], a: View<'_>, b:
 /// # Panics
 /// As [`combine`].
 pub fn accumulate(op: PredefinedOp, elem: ElemType, out: &mut [u8], b: View<'_>) {
-    assert!(b.len == out.len() && out.len().is_multiple_of(elem.size()));
+    assert!(b.len == out.len() && elem.divides(out.len()));
     let (to, b) = (out.as_mut_ptr(), b.pointer.as_ptr());
     // SAFETY: as above; the first operand is the result's own bytes.
     unsafe { reduce_raw(op, elem, to, to, b, out.len()) };
@@ -115,7 +115,7 @@ pub fn accumulate(op: PredefinedOp, elem: ElemType, out: &mut [u8], b: View<'_>)
 /// # Panics
 /// As [`combine`].
 pub fn precede(op: PredefinedOp, elem: ElemType, out: &mut [u8], a: View<'_>) {
-    assert!(a.len == out.len() && out.len().is_multiple_of(elem.size()));
+    assert!(a.len == out.len() && elem.divides(out.len()));
     let (to, a) = (out.as_mut_ptr(), a.pointer.as_ptr());
     // SAFETY: as above; the second operand is the result's own bytes.
     unsafe { reduce_raw(op, elem, to, a, to, out.len()) };

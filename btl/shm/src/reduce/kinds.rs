@@ -87,6 +87,18 @@ impl ElemType {
         }
     }
 
+    /// Whether so many bytes are a whole number of elements. Most sizes are powers of two, and need no division.
+    #[inline]
+    #[must_use]
+    pub const fn divides(self, bytes: usize) -> bool {
+        let size = self.size();
+        if size.is_power_of_two() {
+            bytes & (size - 1) == 0
+        } else {
+            bytes.is_multiple_of(size)
+        }
+    }
+
     const fn class(self) -> Class {
         match self {
             Self::I8
