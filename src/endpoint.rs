@@ -110,8 +110,10 @@ impl Endpoint {
 pub(crate) struct ChunkDemand {
     /// Bytes of the message.
     pub(crate) total: usize,
-    /// Bytes of it that go into one chunk.
+    /// Bytes of a chunk that it uses at most.
     pub(crate) step: usize,
+    /// How many chunks it takes.
+    pub(crate) chunks: usize,
     /// A limit, not a need: so many chunks of this rank's may be on their way to the peer.
     pub(crate) share: usize,
 }
@@ -121,7 +123,9 @@ pub(crate) struct ChunkDemand {
 pub(crate) struct Naming {
     pub(crate) kind: u8,
     pub(crate) meta: u64,
-    /// Bytes of the chunk.
+    /// Where in the chunk the bytes begin. A stream has no such place: 0.
+    pub(crate) begin: usize,
+    /// Bytes in the chunk.
     pub(crate) len: usize,
     /// Bytes of the message.
     pub(crate) total: usize,

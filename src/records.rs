@@ -5,7 +5,7 @@
 //! of which checks the others. Everything is decoded by value; a value that cannot be is an error that fails the peer.
 
 use onecopy_shm::coop::MessageRange;
-use onecopy_shm::layout::ChunkName;
+use onecopy_shm::layout::{ChunkName, LINE};
 
 /// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +131,8 @@ pub(crate) struct ChunkBody {
     /// Where in the message the chunk's bytes belong.
     pub(crate) offset: u64,
     pub(crate) chunk: ChunkName,
+    /// Where in the chunk its bytes begin: less than a cache line behind its begin.
+    pub(crate) begin: u32,
     /// Bytes in the chunk.
     pub(crate) piece: u32,
     /// The sender's request if it waits for the match; for `Data`, the receiver's transfer.
@@ -155,17 +157,24 @@ impl ChunkBody {
                 self.offset,
                 pair(self.chunk.to_word(), self.piece),
                 self.number,
-                0,
+                u64::from(self.begin),
             ],
         )
     }
     pub(crate) fn decode(kind: Kind, bytes: &[u8; BODY]) -> Result<Self, BadBody> {
-        let [total, offset, place, number, _] = open(kind, bytes)?;
+        let [total, offset, place, number, begin] = open(kind, bytes)?;
         let (chunk, piece) = halves(place);
+        if begin >= LINE as u64 {
+            return Err(BadBody::Value {
+                kind,
+                what: format!("bytes from {begin} on of a chunk"),
+            });
+        }
         let body = Self {
             total,
             offset,
             chunk: ChunkName::from_word(chunk),
+            begin: begin as u32,
             piece,
             number,
         };
@@ -435,6 +444,7 @@ mod tests {
             total: 100,
             offset: 90,
             chunk: ChunkName::from_word(0),
+            begin: 0,
             piece: 20,
             number: 0,
         };
@@ -443,9 +453,22 @@ mod tests {
             total: 100,
             offset: u64::MAX,
             chunk: ChunkName::from_word(0),
+            begin: 0,
             piece: 20,
             number: 0,
         };
         assert!(ChunkBody::decode(Kind::Data, &body.encode(Kind::Data)).is_err());
+        let body = |begin| ChunkBody {
+            total: 100,
+            offset: 0,
+            chunk: ChunkName::from_word(0),
+            begin,
+            piece: 20,
+            number: 0,
+        };
+        for (begin, is_good) in [(0, true), (63, true), (64, false), (u32::MAX, false)] {
+            let decoded = ChunkBody::decode(Kind::Data, &body(begin).encode(Kind::Data));
+            assert_eq!(decoded.ok(), is_good.then(|| body(begin)));
+        }
     }
 }

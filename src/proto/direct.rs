@@ -164,15 +164,17 @@ fn send_chunks(
 ) -> SendProgress {
     let total = bytes.len() as u64;
     let later = SendProgress::Later(Some(SendPlan::Chunks { sent: 0 }));
-    let step = eager::step_of(core, peer, total, 0);
-    if total > step {
+    let cut = eager::cut_of(core, peer, total, 0, bytes);
+    let pieces = cut.pieces(total);
+    if pieces > 1 {
         if !core.single_threaded {
             return later;
         }
         if at_once == AtOnce::Whole {
             let demand = ChunkDemand {
                 total: total as usize,
-                step: step as usize,
+                step: cut.step as usize,
+                chunks: pieces as usize,
                 share: peer.policy.chunks.share,
             };
             if !peer.endpoint.has_room_for(&mut core.home, demand) {
@@ -365,7 +367,10 @@ fn receive_chunks<M: Medium>(
     };
     loop {
         let ChunkRecord { record, body } = next;
-        let read = |offset: usize, out: &mut [u8]| from.read_chunk(body.chunk, offset, out, kernel);
+        let begin = body.begin as usize;
+        let read = |offset: usize, out: &mut [u8]| {
+            from.read_chunk(body.chunk, begin + offset, out, kernel)
+        };
         let to = Destination::Call(out);
         let loans = &mut core.loans;
         let Ok(taken) = eager::take_chunk(loans, read, &mut incoming, &body, to) else {

@@ -13,7 +13,8 @@ pub(crate) use arrive::{
     accept_whole, adopt, first_chunk, hand_over, next_chunk, take_chunk, whole,
 };
 pub(crate) use chunks::{
-    ChunkSource, Chunked, named, put_chunks, refusal, send_chunk, send_chunks, step_of, warm_chunks,
+    ChunkSource, Chunked, begin_of, cut_of, named, put_chunks, refusal, send_chunk, send_chunks,
+    warm_chunks,
 };
 
 use super::control::{claim, complete_send};
@@ -29,6 +30,9 @@ use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Where the bytes of a message come from.
 pub(crate) trait Payload {
+    /// Where its bytes lie, if they lie together.
+    fn address(&self) -> Option<usize>;
+
     /// Shows `len` bytes from `offset` on to `to`, piece by piece, each with its place in the range.
     fn read(
         &self,
@@ -54,6 +58,11 @@ pub(crate) trait Payload {
 }
 
 impl Payload for [u8] {
+    #[inline(always)]
+    fn address(&self) -> Option<usize> {
+        Some(self.as_ptr().addr())
+    }
+
     // In place: a closure with all of a copy in it becomes a call.
     #[inline(always)]
     fn write(
@@ -81,6 +90,14 @@ impl Payload for [u8] {
 }
 
 impl Payload for UserBuf {
+    #[inline]
+    fn address(&self) -> Option<usize> {
+        match self {
+            Self::One(loan) => Some(loan.address()),
+            Self::Many(_) | Self::Staged(_) => None,
+        }
+    }
+
     #[inline]
     fn read(
         &self,

@@ -3,7 +3,7 @@
 //! empties earlier ones. A few chunks are recycled, so that the memory of a transfer is bounded whatever its size.
 
 use super::destination::{Destination, read_chunk};
-use super::eager::{ChunkSource, Chunked, refusal, send_chunk, warm_chunks};
+use super::eager::{ChunkSource, Chunked, begin_of, refusal, send_chunk, warm_chunks};
 use super::{broken, rendezvous};
 use crate::error::Error;
 use crate::peer::{Peer, PipeOut};
@@ -46,6 +46,7 @@ pub(crate) fn wanted(
         offset,
         end,
         total,
+        begun: false,
     });
     core.agenda.make_busy(peer.rank);
     Ok(())
@@ -87,13 +88,14 @@ fn send_next(core: &mut Core, peer: &mut Peer) -> Try {
     let Some(pipe) = peer.outbound.pipes.front() else {
         return Try::Stuck;
     };
-    let (number, total, offset) = (pipe.transfer, pipe.total, pipe.offset);
+    let (number, total, offset, begun) = (pipe.transfer, pipe.total, pipe.offset, pipe.begun);
     let Some(request) = core.requests.get(pipe.request) else {
         peer.outbound.pipes.pop_front();
         return Try::Over;
     };
     let buf = request.buf.clone();
-    let mut len = peer.policy.chunks.step.min(pipe.end - offset);
+    let cut = peer.policy.chunks.cut_whole(begin_of(peer, &buf));
+    let mut piece = cut.piece(offset, pipe.end);
     if let Some(staged) = buf.staged() {
         // All up to the end is wanted: what comes now is here when the receiver asks for it.
         match staged.ready(offset..total) {
@@ -101,22 +103,25 @@ fn send_next(core: &mut Core, peer: &mut Peer) -> Try {
                 peer.outbound.pipes.rotate_left(1);
                 return Try::NotReady;
             }
-            Ok(ready) => len = len.min(ready as u64),
+            Ok(ready) => piece.len = piece.len.min(ready as u64),
             Err(reason) => return fail_first(core, peer, Error::Device(reason)),
         }
     }
-    let piece = ChunkSource {
+    let source = ChunkSource {
         kind: Kind::Data,
         meta: 0,
         total,
         offset,
-        len,
+        piece,
         number,
     };
-    match send_chunk(core, peer, peer.policy.chunks.depth, piece, &buf) {
+    match send_chunk(core, peer, peer.policy.chunks.depth, source, &buf) {
         Chunked::Sent => {
-            core.counters.pipeline_bytes += len;
-            advance_first(core, peer, len);
+            core.counters.pipeline_bytes += piece.len;
+            if !begun {
+                peer.endpoint.began_chunks(total as usize);
+            }
+            advance_first(core, peer, piece.len);
             Try::Moved
         }
         Chunked::NoRoom => Try::Stuck,
@@ -137,11 +142,13 @@ fn advance_first(core: &mut Core, peer: &mut Peer, len: u64) {
         return;
     };
     pipe.offset += len;
+    pipe.begun = true;
     if pipe.offset < pipe.end {
         return;
     }
     let (id, total) = (pipe.request, pipe.total);
     peer.outbound.pipes.pop_front();
+    peer.endpoint.ended_chunks();
     let Some(request) = core.requests.get_mut(id) else {
         return;
     };
@@ -149,7 +156,8 @@ fn advance_first(core: &mut Core, peer: &mut Peer, len: u64) {
         request.state = RequestState::Awaiting(SendPlan::Announced { coop_id });
     }
     if request.buf.staged().is_none() {
-        warm_chunks(core, peer, total, peer.policy.chunks.step);
+        let cut = peer.policy.chunks.cut_whole(0);
+        warm_chunks(core, peer, total, cut);
     }
 }
 
@@ -196,7 +204,10 @@ pub(crate) fn arrive(
     let to = Destination::of_request(&core.requests, request);
     let endpoint = &mut peer.endpoint;
     let kernel = core.chunks.kernel_out(body.total as usize);
-    let from = |offset: usize, out: &mut [u8]| endpoint.read_chunk(body.chunk, offset, out, kernel);
+    let begin = body.begin as usize;
+    let from = |offset: usize, out: &mut [u8]| {
+        endpoint.read_chunk(body.chunk, begin + offset, out, kernel)
+    };
     let written = read_chunk(&mut core.loans, from, body, to)?;
     if written.is_err() {
         let withdrawn = Err(Error::withdrawn(peer.rank));

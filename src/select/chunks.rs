@@ -9,6 +9,9 @@
 use onecopy_obs::Knobs;
 use onecopy_shm::copy::Kernel;
 
+/// Bytes of a cache line.
+const LINE: u64 = onecopy_shm::layout::LINE as u64;
+
 /// The longest message that goes in one piece, by vectors, where longer ones go by strings. Strings begin too slowly
 /// for it. Measured on B, Zen 5 (11-22 to 11-27; docs/performance.md, "Chunks on processors whose strings take lines").
 /// With half of it, 8 KiB near take 0.52 instead of 0.29 us, and 7 % less far. With twice as much, 16 KiB near take
@@ -69,6 +72,35 @@ impl Chunks {
         }
     }
 
+    /// How an eager message of `len` bytes is cut, of which the first lies `begin` bytes behind a cache line.
+    #[inline]
+    pub(crate) fn cut(&self, len: u64, alone: bool, begin: usize) -> Cut {
+        let step = self.step_of(len, alone);
+        let begin = begin as u64;
+        // Vectors care less, and short messages more for a further line. A whole message is not cut for that.
+        let is_short = len <= VECTORS_MAX as u64 || len <= step && len + begin > self.step;
+        if begin == 0 || is_short {
+            return Cut { step, begin: 0 };
+        }
+        let all = len + begin;
+        let even = |pieces: u64| all.div_ceil(pieces).next_multiple_of(LINE);
+        let pieces = len.div_ceil(step).max(1);
+        let fitting = Some(even(pieces)).filter(|&step| step <= self.step);
+        Cut {
+            step: fitting.unwrap_or_else(|| even(pieces + 1).min(self.step)),
+            begin,
+        }
+    }
+
+    /// The same of a part of a pipelined transfer, which goes in whole chunks.
+    #[inline]
+    pub(crate) fn cut_whole(&self, begin: usize) -> Cut {
+        Cut {
+            step: self.step,
+            begin: begin as u64,
+        }
+    }
+
     /// Bytes per chunk of an eager message of `len` bytes. `alone`: the receiver has nothing to do before it comes.
     #[inline]
     pub(crate) fn step_of(&self, len: u64, alone: bool) -> u64 {
@@ -108,10 +140,50 @@ impl Chunks {
     }
 }
 
+/// How a message is cut: where its pieces end, and where they lie in their chunks.
+///
+/// Each byte lies as far behind a cache line in its chunk as it does in its sender's buffer. Buffers of `malloc` begin
+/// 16 bytes behind one, as a rule at both ends. So both copies go between addresses that are alike, where strings are
+/// fastest (docs/performance.md, "Lay bytes in a chunk as they lie in their buffer").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Bytes of a chunk that are used at most.
+    pub(crate) step: u64,
+    /// How far behind a line the first byte of the message lies.
+    begin: u64,
+}
+
+/// A piece of a message, and where in its chunk it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CutPiece {
+    pub(crate) begin: u64,
+    pub(crate) len: u64,
+}
+
+impl Cut {
+    /// The piece from `offset` on of what ends at `end`.
+    #[inline]
+    pub(crate) fn piece(&self, offset: u64, end: u64) -> CutPiece {
+        let begin = match self.begin {
+            0 => 0,
+            behind => (behind + offset) % LINE,
+        };
+        let len = (self.step - begin).min(end - offset);
+        CutPiece { begin, len }
+    }
+
+    /// How many pieces a message of `total` bytes has.
+    #[inline]
+    pub(crate) fn pieces(&self, total: u64) -> u64 {
+        (total + self.begin).div_ceil(self.step.max(1))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use onecopy_obs::ChunkCopy;
+    use proptest::prelude::*;
 
     fn plan(chunk_copy: ChunkCopy) -> Chunks {
         Chunks::new(&Knobs {
@@ -158,6 +230,32 @@ mod tests {
         assert!(owned.owned_ahead(8192) && owned.kernel(8192) == Kernel::Memcpy);
         assert!(!strings.owned_ahead(16_384) && strings.kernel(16_384) == Kernel::RepMovsb);
         assert!(strings.owned_ahead(8192) && strings.kernel(8192) == Kernel::Memcpy);
+    }
+
+    proptest! {
+        /// Pieces follow one another, fit into chunks, lie in them as in the buffer, and are no more than were counted.
+        #[test]
+        fn pieces_lie_in_their_chunks_as_in_the_buffer(
+            len in 1u64..300_000,
+            begin in 0usize..64,
+            alone: bool,
+            strings: bool,
+        ) {
+            let chunks = plan(if strings { ChunkCopy::String } else { ChunkCopy::Owned });
+            let cut = chunks.cut(len, alone, begin);
+            let (mut sent, mut count) = (0, 0);
+            while sent < len {
+                let piece = cut.piece(sent, len);
+                prop_assert!(piece.len > 0 && piece.begin + piece.len <= chunks.bytes as u64);
+                prop_assert!(cut.begin == 0 || piece.begin == (begin as u64 + sent) % 64);
+                sent += piece.len;
+                count += 1;
+            }
+            prop_assert_eq!(sent, len);
+            prop_assert_eq!(count, cut.pieces(len));
+            let least = len.div_ceil(chunks.step_of(len, alone));
+            prop_assert!(count <= least + 1 && (least > 1 || count == least));
+        }
     }
 
     #[test]

@@ -106,6 +106,7 @@ impl SharedMemory {
         let chunk = next.chunk;
         let mut is_written = true;
         let shown = source.show(|offset, bytes| {
+            let offset = naming.begin + offset;
             is_written &= match chunk {
                 ChunkName::Sent(chunk) => home.write(chunk, offset, bytes, naming.kernel),
                 ChunkName::Returned(chunk) => self.segment.pool().is_some_and(|pool| {
@@ -144,7 +145,7 @@ impl SharedMemory {
     /// The chunk to send next: one of the peer's that it can have back, one that has come back, any other.
     #[inline]
     fn take_chunk(&mut self, home: &mut Home, naming: Naming) -> Option<NextChunk> {
-        if self.can_return(naming.total, naming.len)
+        if self.can_return(naming.total, naming.begin + naming.len)
             && let Some((position, chunk)) = self.kept.take(self.rx.published())
         {
             self.sent_warm = true;
@@ -203,8 +204,12 @@ impl SharedMemory {
         home: &mut Home,
         demand: ChunkDemand,
     ) -> bool {
-        let ChunkDemand { total, step, share } = demand;
-        let count = total.div_ceil(step);
+        let ChunkDemand {
+            total,
+            step,
+            chunks: count,
+            share,
+        } = demand;
         if !self.tx.as_mut().is_some_and(|tx| tx.claim_would_fit(count)) {
             return false;
         }

@@ -77,6 +77,7 @@ fn put(socket: &mut Socket, source: &impl Pack) -> Put {
     let naming = Naming {
         kind: 3,
         meta: 5,
+        begin: 0,
         len: 200,
         total: 200,
         kernel: Kernel::Memcpy,

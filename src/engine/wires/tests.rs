@@ -98,6 +98,7 @@ fn chunk(total: u64, offset: u64, piece: u32) -> ChunkBody {
         total,
         offset,
         chunk: ChunkName::from_word(7),
+        begin: 0,
         piece,
         number: crate::records::NONE,
     }

@@ -102,7 +102,7 @@ pub(crate) fn first_chunk(
         return Err("a message begins within another".into());
     }
     peer.endpoint
-        .will_read_chunk(body.chunk, body.piece as usize);
+        .will_read_chunk(body.chunk, body.begin as usize + body.piece as usize);
     let incoming = Incoming::begin(&core.knobs, envelope, body)?;
     let waiting = receives.match_posted(core, &envelope);
     if let Some(PostedReceive::Lightweight(slot)) = waiting
@@ -112,7 +112,8 @@ pub(crate) fn first_chunk(
         let kernel = core.chunks.kernel_out(body.total as usize);
         let len = body.piece as usize;
         let endpoint = &mut peer.endpoint;
-        let read = |out: &mut [u8]| endpoint.read_chunk(body.chunk, 0, out, kernel).is_ok();
+        let begin = body.begin as usize;
+        let read = |out: &mut [u8]| endpoint.read_chunk(body.chunk, begin, out, kernel).is_ok();
         let filled = receives.lightweight.fill(&mut core.loans, slot, len, read);
         if let Some(phase) = filled {
             let receiver = Receiver::Lightweight(phase);
@@ -209,7 +210,10 @@ pub(crate) fn next_chunk(
     };
     let endpoint = &mut peer.endpoint;
     let kernel = core.chunks.kernel_out(body.total as usize);
-    let from = |offset: usize, out: &mut [u8]| endpoint.read_chunk(body.chunk, offset, out, kernel);
+    let begin = body.begin as usize;
+    let from = |offset: usize, out: &mut [u8]| {
+        endpoint.read_chunk(body.chunk, begin + offset, out, kernel)
+    };
     let TakenChunk { written, last } = take_chunk(&mut core.loans, from, incoming, body, to)?;
     match (incoming.target, &written) {
         (Target::Request(id), Err(_)) => {

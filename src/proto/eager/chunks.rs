@@ -9,7 +9,9 @@ use crate::error::Error;
 use crate::peer::{Peer, charge};
 use crate::records::{ChunkBody, Kind, NONE};
 use crate::request::{RequestId, RequestState, SendPlan};
+use crate::select::chunks::{Cut, CutPiece};
 use crate::state::Core;
+use onecopy_shm::layout::LINE;
 use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Chunks whose lines are asked for ahead, at most. Where stores need lines they are half of what messages to one peer
@@ -20,15 +22,16 @@ const WARM_MAX: usize = 32;
 /// to. Their last reader has copies of them, and to own them takes as long as to read them. While the receiver
 /// copies out and answers, that costs neither side anything.
 #[inline]
-pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u64) {
+pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, cut: Cut) {
     if !peer.endpoint.shares_memory() || peer.endpoint.sent_warm() {
         return;
     }
-    let pieces = (total.div_ceil(step.max(1)) as usize).min(WARM_MAX);
+    let pieces = (cut.pieces(total) as usize).min(WARM_MAX);
     if core.home.chunks_free() < pieces {
         peer.endpoint.collect_chunks(&mut core.home);
     }
-    let piece = step.min(total) as usize;
+    let first = cut.piece(0, total);
+    let piece = (first.begin + first.len) as usize;
     if core.chunks.owned_ahead(total as usize) {
         // A rank that waits for an answer asks only once the message is out: it has the time. One that sends message
         // after message has no such time, so it asks at once.
@@ -57,10 +60,10 @@ pub(crate) struct ChunkSource {
     pub(crate) meta: u64,
     /// Bytes of the message.
     pub(crate) total: u64,
-    /// The piece's place in it.
+    /// Where in it the piece begins.
     pub(crate) offset: u64,
-    /// The piece's bytes.
-    pub(crate) len: u64,
+    /// Its bytes, and where in the chunk they begin.
+    pub(crate) piece: CutPiece,
     /// The request or the transfer that it is about, or [`NONE`].
     pub(crate) number: u64,
 }
@@ -86,41 +89,43 @@ pub(crate) fn send_chunk(
     core: &mut Core,
     peer: &mut Peer,
     share: usize,
-    piece: ChunkSource,
+    source: ChunkSource,
     from: &(impl Payload + ?Sized),
 ) -> Chunked {
     if !peer.endpoint.is_open() && !open(core, peer) {
         return Chunked::NoRoom;
     }
-    let len = piece.len as usize;
+    let len = source.piece.len as usize;
     let naming = Naming {
-        kind: piece.kind as u8,
-        meta: piece.meta,
+        kind: source.kind as u8,
+        meta: source.meta,
+        begin: source.piece.begin as usize,
         len,
-        total: piece.total as usize,
-        kernel: core.chunks.kernel(piece.total as usize),
+        total: source.total as usize,
+        kernel: core.chunks.kernel(source.total as usize),
         share,
     };
     let shown = PayloadPiece {
         loans: &core.loans,
         from,
-        offset: piece.offset,
+        offset: source.offset,
         len,
     };
     let body = |chunk| {
         let body = ChunkBody {
-            total: piece.total,
-            offset: piece.offset,
+            total: source.total,
+            offset: source.offset,
             chunk,
+            begin: source.piece.begin as u32,
             piece: len as u32,
-            number: piece.number,
+            number: source.number,
         };
-        body.encode(piece.kind)
+        body.encode(source.kind)
     };
     let put = peer
         .endpoint
         .put_chunk(&mut core.home, naming, body, &shown);
-    named(core, peer, piece.kind, put)
+    named(core, peer, source.kind, put)
 }
 
 /// What follows from an attempt to send a chunk.
@@ -157,18 +162,32 @@ pub(crate) fn refusal(core: &mut Core, peer: &Peer) -> Error {
     core.home.take_refusal().unwrap_or_else(unknown)
 }
 
-/// Bytes of a piece of an eager message of `len` bytes, of which so many are out.
+/// How an eager message of `len` bytes is cut, of which so many are out.
 #[inline]
-pub(crate) fn step_of(core: &Core, peer: &Peer, len: u64, sent: u64) -> u64 {
+pub(crate) fn cut_of(
+    core: &Core,
+    peer: &Peer,
+    len: u64,
+    sent: u64,
+    from: &(impl Payload + ?Sized),
+) -> Cut {
     let in_turn = if sent == 0 {
         peer.endpoint.is_in_turn()
     } else {
         peer.endpoint.began_in_turn()
     };
     // Among threads a message in several pieces needs a request.
-    peer.policy
-        .chunks
-        .step_of(len, in_turn && core.single_threaded)
+    let alone = in_turn && core.single_threaded;
+    peer.policy.chunks.cut(len, alone, begin_of(peer, from))
+}
+
+/// How far behind a cache line a payload begins, where its chunks lie in memory.
+#[inline]
+pub(crate) fn begin_of(peer: &Peer, from: &(impl Payload + ?Sized)) -> usize {
+    match peer.endpoint.shares_memory() {
+        true => from.address().map_or(0, |address| address % LINE),
+        false => 0,
+    }
 }
 
 /// How far a message is out that is sent in chunks.
@@ -190,11 +209,11 @@ pub(crate) fn put_chunks(
     from: &(impl Payload + ?Sized),
 ) -> ChunkProgress {
     let len = message.len as u64;
-    let step = step_of(core, peer, len, sent);
+    let cut = cut_of(core, peer, len, sent, from);
     let share = peer.policy.chunks.share;
     while sent < len {
         let first = sent == 0;
-        let piece = ChunkSource {
+        let source = ChunkSource {
             kind: if first {
                 Kind::ChunkFirst
             } else {
@@ -203,10 +222,10 @@ pub(crate) fn put_chunks(
             meta: message.meta,
             total: len,
             offset: sent,
-            len: step.min(len - sent),
+            piece: cut.piece(sent, len),
             number: message.sync.filter(|_| first).map_or(NONE, |id| id.0),
         };
-        match send_chunk(core, peer, share, piece, from) {
+        match send_chunk(core, peer, share, source, from) {
             Chunked::Sent => {}
             last => return ChunkProgress { sent, last },
         }
@@ -214,10 +233,10 @@ pub(crate) fn put_chunks(
             peer.outbound.credit.spend(charge(len));
             peer.endpoint.began_chunks(message.len);
         }
-        sent += piece.len;
+        sent += source.piece.len;
     }
     peer.endpoint.ended_chunks();
-    warm_chunks(core, peer, len, step);
+    warm_chunks(core, peer, len, cut);
     core.counters.sends_chunk += 1;
     core.counters.bytes_sent += len;
     let last = Chunked::Sent;

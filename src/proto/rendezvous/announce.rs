@@ -127,6 +127,7 @@ fn put_in_chunk(
     let naming = Naming {
         kind: Kind::Rts as u8,
         meta,
+        begin: 0,
         len: bytes.len(),
         total: bytes.len(),
         kernel: Kernel::Memcpy,
