@@ -87,11 +87,24 @@ pub(crate) struct Inbound {
     unmatched_bytes: u64,
     /// Its announcements that no receive has matched.
     unmatched: u32,
+    /// Its pipes that are under way.
+    pipes: u32,
     /// The transfer that uses the cooperative block of this peer.
     pub(crate) coop_in_use: Option<u32>,
 }
 
 impl Inbound {
+    /// A pipe of the peer's begins. Says whether it is the only one.
+    pub(crate) fn begin_pipe(&mut self) -> bool {
+        self.pipes += 1;
+        self.pipes == 1
+    }
+
+    /// A pipe of the peer's has ended.
+    pub(crate) fn end_pipe(&mut self) {
+        self.pipes = self.pipes.saturating_sub(1);
+    }
+
     /// Charges the peer for `len` bytes that are kept until a receive takes them.
     pub(crate) fn hold(&mut self, knobs: &Knobs, len: u64) -> Result<(), String> {
         let unmatched = self.unmatched_bytes.saturating_add(len).saturating_add(64);

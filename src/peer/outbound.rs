@@ -17,6 +17,8 @@ pub(crate) struct PipeOut {
     pub(crate) offset: u64,
     pub(crate) end: u64,
     pub(crate) total: u64,
+    /// Whether its first chunk is out.
+    pub(crate) begun: bool,
 }
 
 /// A cooperative transfer that this rank, the sender, may take part in.

@@ -83,7 +83,8 @@ fn announced_broken_off(
                 "it breaks off transfer {number:#x}, for which nothing was asked of it"
             ));
         }
-        Some(Mode::Choose | Mode::Get(_) | Mode::Pipe(_) | Mode::Own(_)) | None => {}
+        Some(Mode::Pipe(_)) => peer.inbound.end_pipe(),
+        Some(Mode::Choose | Mode::Get(_) | Mode::Own(_)) | None => {}
     }
     let Some(transfer) = transfers.remove(index) else {
         return Ok(());

@@ -186,6 +186,7 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
             if piped.next < piped.end {
                 return Stepped::Rests { moved: false };
             }
+            peer.inbound.end_pipe();
             transfer.remaining.pop();
             transfer.mode = Mode::Choose;
             Stepped::On
@@ -393,7 +394,10 @@ fn begin(
             ReceiveProtocol::Cooperative { .. } | ReceiveProtocol::Pipeline | ReceiveProtocol::Read,
             ..,
         ) => {
-            peer.endpoint.expect_no_answer();
+            // One after the other without an answer in between: chunks that were kept would be missed.
+            if !peer.inbound.begin_pipe() {
+                peer.endpoint.expect_no_answer();
+            }
             ask.send(core, peer, CtsAction::Chunks(range));
             Mode::Pipe(Piped {
                 next: offset,
