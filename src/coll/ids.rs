@@ -14,8 +14,16 @@ pub(super) const WORDS: usize = IDS as usize / 64;
 pub(crate) struct Turn {
     /// The context of the parent.
     pub(crate) context: u32,
-    /// The tag and one more, if only a part of the parent's members takes part; otherwise 0.
-    pub(crate) tag: u32,
+    pub(crate) participants: Participants,
+}
+
+/// Who of the parent's members takes part in an agreement. In this order they have their turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Participants {
+    /// All of them.
+    All,
+    /// A group. The tag tells agreements of one parent apart that happen at the same time.
+    Group { tag: u32 },
 }
 
 /// A communicator with the members of another one, in a context of its own.

@@ -6,7 +6,7 @@ use super::agree::Coloring;
 use crate::coll::Worker;
 use crate::coll::agree::IdShare;
 use crate::coll::group::{Group, Membership};
-use crate::coll::ids::Turn;
+use crate::coll::ids::{Participants, Turn};
 use crate::coll::state::CommState;
 use crate::coll::tags::Tags;
 use crate::error::{Error, Result};
@@ -87,7 +87,7 @@ impl Comm {
     fn turn_of_all(&self) -> Turn {
         Turn {
             context: self.context,
-            tag: 0,
+            participants: Participants::All,
         }
     }
 
@@ -110,7 +110,7 @@ impl Comm {
         let agreement_comm = self.by_messages(group, tag)?;
         let turn = Turn {
             context: self.context,
-            tag: 1 + (tag & TAGS),
+            participants: Participants::Group { tag: tag & TAGS },
         };
         let all = Coloring {
             color: Some(0),
