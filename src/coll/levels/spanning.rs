@@ -12,14 +12,16 @@ use crate::coll::contribution::CallBuffers;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::RequestId;
+use onecopy_shm::layout::COLL_DEPTH;
 use onecopy_shm::loan::{Loan, LoanRange};
 use std::collections::VecDeque;
 
-/// Fragments under way at a time, where they need no temporary memory, and where they do. Enough to fill the wire for
-/// the time in which a byte crosses it; not more than a channel has lines for their steps. A channel has eight. Half of
-/// them, chosen by magnitude, bounds what is taken of the pool.
-const WINDOW: usize = 8;
-const WINDOW_IN_ROOMS: usize = 4;
+/// Fragments under way at a time, of collectives that only come down on a node, and of those that go up. The steps on
+/// the node are collectives of its group, and a step for which its channel has no line would only wait. A fragment that
+/// comes down has one step, one that goes up may have two. It has temporary buffers besides. Chosen by magnitude, too:
+/// four fragments of 128 KiB keep a wire of 10 GB/s busy for 50 µs, longer than its latency.
+const WINDOW_DOWN: usize = COLL_DEPTH;
+const WINDOW_UP: usize = COLL_DEPTH / 2;
 /// How many ways up are begun ahead of the ways down. With one, the node would stand still while a fragment is on the
 /// wire; each further one is a fragment that the wire carries meanwhile. Chosen by magnitude.
 const LEAD: usize = 3;
@@ -237,9 +239,9 @@ impl Spanning {
             self.copy_own(engine, place)?;
         }
         let mut moved = false;
-        let window = match self.work {
-            Work::Move | Work::PassOn => WINDOW,
-            _ => WINDOW_IN_ROOMS,
+        let window = match self.work.goes_up() {
+            true => WINDOW_UP,
+            false => WINDOW_DOWN,
         };
         while self.flights.len() < window
             && let Some(fragment) = self.fragments.next()
