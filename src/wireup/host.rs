@@ -175,7 +175,7 @@ impl Thread {
             let over = match &mut self.oob {
                 None => self.broker.is_deserted(),
                 // The ranks here need no more than to be out: one of them waits for this end.
-                Some(oob) => self.broker.all_are_out() && oob.is_done(now),
+                Some(oob) => self.broker.all_are_out() && oob.leave(now),
             };
             if over {
                 return;

@@ -300,21 +300,17 @@ impl Oob {
         self.connections.len() < before
     }
 
-    /// All ranks of this node are out of the job. Whether nothing is left to do: rank 0's host serves until the other
-    /// nodes are done as well, any other until rank 0's knows.
-    pub(super) fn is_done(&mut self, now: Instant) -> bool {
+    /// All ranks of this node are out of the job: says farewell to rank 0's host, and sends nothing more. Gives whether
+    /// nothing is left to do: rank 0's host serves until the other nodes have left as well, any other until rank 0's
+    /// knows.
+    pub(super) fn leave(&mut self, now: Instant) -> bool {
         let Some(connection) = self.connections.first_mut().filter(|_| self.own != 0) else {
             return self.connections.is_empty();
         };
-        let since = match self.ending {
-            Some(since) => since,
-            None => {
-                if connection.send(&ToHost::Farewell, now).is_err() {
-                    return true;
-                }
-                *self.ending.insert(now)
-            }
-        };
+        if self.ending.is_none() && connection.send(&ToHost::Farewell, now).is_err() {
+            return true;
+        }
+        let since = *self.ending.get_or_insert(now);
         if connection.is_flushed() {
             connection.finish();
         }

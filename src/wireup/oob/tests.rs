@@ -185,7 +185,7 @@ fn a_node_sends_farewell_before_it_goes() {
     let death = Death::Signal(9);
     let died = ToHost::Event(Event::Died { rank: 3, death });
     one.broadcast(Some(3), &died, now);
-    assert!(!one.is_done(now), "rank 0's host does not know yet");
+    assert!(!one.leave(now), "rank 0's host does not know yet");
     let start = Instant::now();
     let mut messages = Vec::new();
     while !messages.contains(&ToHost::Farewell) {
@@ -205,9 +205,9 @@ fn a_node_sends_farewell_before_it_goes() {
     while lost(&mut one, now).is_none() {
         assert!(start.elapsed() < LONG, "no side closes");
     }
-    assert!(one.is_done(now) && !zero.is_done(now));
+    assert!(one.leave(now) && !zero.leave(now));
     zero.remove(2);
-    assert!(zero.is_done(now));
+    assert!(zero.leave(now));
 }
 
 /// Bytes lie unread at a host whose process ends: all that it has sent arrives, and its end is no reset.
@@ -243,7 +243,7 @@ fn what_was_sent_before_the_end_arrives_when_nothing_can_be_sent() {
     let now = Instant::now();
     let left = ToHost::Event(Event::Left { rank: 3 });
     one.broadcast(Some(3), &left, now);
-    assert!(!one.is_done(now), "rank 0's host does not know yet");
+    assert!(!one.leave(now), "rank 0's host does not know yet");
     drop(one);
     let start = Instant::now();
     while zero.broken.is_empty() {
