@@ -49,10 +49,7 @@ pub(crate) struct Engine {
     exports: Exports,
     /// The node of each rank; those of one node share memory.
     nodes: Vec<u32>,
-    /// What leads to ranks on other nodes; none in a job of one node.
-    wires: Option<Box<wires::Wires>>,
-    /// Why there is none in a job of several nodes.
-    no_wire: Option<String>,
+    other_nodes: wires::OtherNodes,
 }
 
 /// The memory of ranks that a kernel module exposes.

@@ -321,7 +321,7 @@ impl Engine {
             4 * LONG_IDLE
         };
         // To look at a wire is a call of the kernel.
-        if self.polling.ranks.len() <= 2 && self.wires.is_none() {
+        if self.polling.ranks.len() <= 2 && self.other_nodes.wires().is_none() {
             return;
         }
         let few = self.polling.ranks.len() <= 2;

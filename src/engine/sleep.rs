@@ -65,7 +65,7 @@ impl Engine {
                 peer.endpoint.wait_for_room(false);
             }
         }
-        if self.wires.is_some() {
+        if self.other_nodes.wires().is_some() {
             self.ask_hub(Instant::now());
         }
     }

@@ -2,7 +2,7 @@
 //! Making an engine: its segment, its place in the job, and what it knows of the ranks before it connects with one.
 
 use super::polling::Polling;
-use super::wires::Wires;
+use super::wires::{OtherNodes, Wires};
 use super::{Core, Engine, Exports};
 use crate::endpoint::Home;
 use crate::error::Result;
@@ -46,8 +46,7 @@ struct Joined {
     module: Module,
     exposed: Exposed,
     cards: Vec<Card>,
-    /// What leads to ranks on other nodes, or why there is nothing.
-    wires: std::result::Result<Box<Wires>, String>,
+    other_nodes: OtherNodes,
 }
 
 /// Makes the segment and joins the job; see [`Engine::start`].
@@ -72,10 +71,10 @@ fn join(knobs: &Knobs, wireup: &mut dyn Wireup, prepare: impl FnOnce(&Home)) -> 
     }
     let module = layers.open_module(knobs.module_abi);
     let exposed = Exposed::new(&module, home.nonce_address());
-    let wires = open_wires(knobs, me, wireup, &home)?;
+    let other_nodes = open_wires(knobs, me, wireup, &home)?;
     let card = Card {
         export: exposed.export(),
-        listens: wires.as_ref().ok().and_then(|wires| wires.address()),
+        listens: other_nodes.wires().and_then(Wires::address),
         ..card
     };
     wireup.grant(exposed.grant())?;
@@ -88,30 +87,25 @@ fn join(knobs: &Knobs, wireup: &mut dyn Wireup, prepare: impl FnOnce(&Home)) -> 
         module,
         exposed,
         cards,
-        wires,
+        other_nodes,
     })
 }
 
-/// What leads to ranks on other nodes. The inner error says why there is nothing.
-fn open_wires(
-    knobs: &Knobs,
-    me: u32,
-    wireup: &dyn Wireup,
-    home: &Home,
-) -> Result<std::result::Result<Box<Wires>, String>> {
+/// Opens what leads to ranks on other nodes, if the launcher and the knobs provide for it.
+fn open_wires(knobs: &Knobs, me: u32, wireup: &dyn Wireup, home: &Home) -> Result<OtherNodes> {
     let Some(net) = wireup.net() else {
         let reason = "it is on another node, and the launcher provides no address for it";
-        return Ok(Err(reason.to_owned()));
+        return Ok(OtherNodes::Unreachable(reason.into()));
     };
     let wire = LayerId::WIRE;
     if !knobs.layers.allows(wire.name()) {
         let reason = format!(
             "it is on another node, and ONECOPY_LAYERS switches {wire} off, by which nodes are reached; add {wire} to it"
         );
-        return Ok(Err(reason));
+        return Ok(OtherNodes::Unreachable(reason.into()));
     }
     let wires = Wires::open(knobs, me, &net, home, wireup.lanes())?;
-    Ok(Ok(Box::new(wires)))
+    Ok(OtherNodes::Wires(Box::new(wires)))
 }
 
 /// The core of a rank, which has done nothing yet.
@@ -152,12 +146,8 @@ impl Engine {
             module,
             exposed,
             cards,
-            wires,
+            other_nodes,
         } = join(&knobs, &mut *wireup, prepare)?;
-        let (wires, no_wire) = match wires {
-            Ok(wires) => (Some(wires), None),
-            Err(reason) => (None, Some(reason)),
-        };
         let (me, size) = (wireup.rank(), wireup.size());
         onecopy_shm::copy::prefer_vectors(knobs.writes_strings());
         onecopy_shm::copy::probe_strings();
@@ -181,10 +171,9 @@ impl Engine {
                 _own: exposed,
             },
             nodes,
-            wires,
-            no_wire,
+            other_nodes,
         };
-        if let Some(wires) = &mut engine.wires {
+        if let Some(wires) = engine.other_nodes.wires_mut() {
             wires.set_addresses(&cards, me, &engine.nodes);
         }
         Ok(engine)

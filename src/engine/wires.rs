@@ -4,6 +4,10 @@
 //! A wire that was active lately is polled as a ring is. All others have no cost: the hub says which of them have
 //! something, and is asked once in a while. A job of one node has no hub, and no wires to look at.
 
+mod other_nodes;
+
+pub(super) use other_nodes::OtherNodes;
+
 use super::Engine;
 use crate::endpoint::{
     Connector, Endpoint, EventSource, Home, Hub, Outcome, SharedLanes, Socket, SocketSettings,
@@ -189,11 +193,14 @@ fn node_file(
 impl Engine {
     /// Makes the peer of a rank on another node, and begins to connect with it.
     pub(super) fn connect_apart(&mut self, rank: u32) -> Result<()> {
-        let Some(wires) = &mut self.wires else {
-            return Err(Error::Unreachable {
-                rank: rank as usize,
-                reason: self.no_wire.clone().unwrap_or_default(),
-            });
+        let wires = match &mut self.other_nodes {
+            OtherNodes::Wires(wires) => wires,
+            OtherNodes::Unreachable(reason) => {
+                return Err(Error::Unreachable {
+                    rank: rank as usize,
+                    reason: reason.to_string(),
+                });
+            }
         };
         let Some(address) = wires.connector.address_of(rank) else {
             return Err(Error::Unreachable {
@@ -213,7 +220,7 @@ impl Engine {
         };
         let peer = Peer::new(rank, endpoint, link, pair);
         self.peers[rank as usize] = Some(Box::new(peer));
-        if let Some(wires) = &mut self.wires {
+        if let Some(wires) = self.other_nodes.wires_mut() {
             wires.connector.connect(rank, Instant::now());
         }
         self.take_outcomes();
@@ -226,7 +233,7 @@ impl Engine {
         if let Some(error) = failure.or_else(|| self.lives.error_of(rank)) {
             return Some(Err(error));
         }
-        let address = self.wires.as_ref()?.connector.address_of(rank)?;
+        let address = self.other_nodes.wires()?.connector.address_of(rank)?;
         let wire = self.peers[rank as usize].as_mut()?.endpoint.wire()?;
         wire.is_attached().then_some(Ok(address))
     }
@@ -237,7 +244,7 @@ impl Engine {
         if endpoint.carrier() == LayerId::LANE {
             return None;
         }
-        if let LaneDevice::Missing(refusal) = &self.wires.as_ref()?.lanes {
+        if let LaneDevice::Missing(refusal) = &self.other_nodes.wires()?.lanes {
             return Some(refusal.clone());
         }
         let reason = endpoint.wire()?.no_lane()?;
@@ -261,7 +268,7 @@ impl Engine {
     /// Asks the hub, if that is due.
     #[inline]
     pub(super) fn look_at_wires(&mut self, now: Instant) -> bool {
-        let Some(wires) = &self.wires else {
+        let Some(wires) = self.other_nodes.wires() else {
             return false;
         };
         let asks = wires.connector.is_busy() || now >= wires.asked + QUIET;
@@ -273,12 +280,12 @@ impl Engine {
     #[inline]
     fn look_at_lanes(&mut self) -> bool {
         let Self {
-            wires,
+            other_nodes,
             peers,
             polling,
             ..
         } = self;
-        let Some(lanes) = wires.as_ref().and_then(|wires| wires.open_lanes()) else {
+        let Some(lanes) = other_nodes.wires().and_then(Wires::open_lanes) else {
             return false;
         };
         lanes.lock().poll();
@@ -297,14 +304,14 @@ impl Engine {
 
     /// Whether a lane has changed that was not looked at.
     pub(super) fn has_changed_lanes(&self) -> bool {
-        let lanes = self.wires.as_ref().and_then(|wires| wires.open_lanes());
+        let lanes = self.other_nodes.wires().and_then(Wires::open_lanes);
         lanes.is_some_and(|lanes| lanes.lock().has_changed())
     }
 
     /// Asks the hub what is ready, and moves connections on that are being made.
     #[cold]
     pub(super) fn ask_hub(&mut self, now: Instant) -> bool {
-        let Some(wires) = &mut self.wires else {
+        let Some(wires) = self.other_nodes.wires_mut() else {
             return false;
         };
         wires.asked = now;
@@ -346,8 +353,8 @@ impl Engine {
     fn take_outcomes(&mut self) -> bool {
         let mut found = false;
         while let Some(outcome) = self
-            .wires
-            .as_mut()
+            .other_nodes
+            .wires_mut()
             .and_then(|wires| wires.connector.outcome())
         {
             found = true;
@@ -365,7 +372,9 @@ impl Engine {
         if self.peers[rank as usize].is_none() && self.connect_apart(rank).is_err() {
             return;
         }
-        let (Some(wires), Some(peer)) = (&mut self.wires, &mut self.peers[rank as usize]) else {
+        let (Some(wires), Some(peer)) =
+            (self.other_nodes.wires_mut(), &mut self.peers[rank as usize])
+        else {
             return;
         };
         let Some(wire) = peer.endpoint.wire().filter(|_| !peer.life.is_gone()) else {
@@ -387,7 +396,7 @@ impl Engine {
 
     /// Arms what wakes this rank for a wire. `false`: nothing would.
     pub(super) fn arm_wires(&mut self) -> bool {
-        let Some(wires) = &mut self.wires else {
+        let Some(wires) = self.other_nodes.wires_mut() else {
             return true;
         };
         // Armed before the last look at what has completed.
@@ -399,7 +408,7 @@ impl Engine {
     /// ranks that are gone now.
     pub(super) fn check_wires(&mut self) -> Vec<GonePeer> {
         let mut over = Vec::new();
-        if self.wires.is_none() {
+        if self.other_nodes.wires().is_none() {
             return over;
         }
         let now = Instant::now();
@@ -456,7 +465,7 @@ impl Engine {
                 counters.lane_demotions += changes.given_back;
             }
         }
-        if let Some(lanes) = self.wires.as_ref().and_then(|wires| wires.open_lanes()) {
+        if let Some(lanes) = self.other_nodes.wires().and_then(Wires::open_lanes) {
             let figures = lanes.lock().figures();
             let before = LayerId::LANE.bytes(counters);
             LayerId::LANE.count(counters, figures.bytes - before);
@@ -473,7 +482,11 @@ impl Engine {
     /// Tells lanes the time, if they have not heard it for a while. They give back what is not needed, and try again
     /// what was lost.
     pub(super) fn age_lanes(&mut self, now: Instant) {
-        let Some(wires) = self.wires.as_mut().filter(|wires| wires.lanes_due <= now) else {
+        let Some(wires) = self
+            .other_nodes
+            .wires_mut()
+            .filter(|wires| wires.lanes_due <= now)
+        else {
             return;
         };
         wires.lanes_due = now + LANES_PERIOD;
@@ -514,7 +527,7 @@ impl Engine {
 
     /// Polls of the hub in which a rank that has connected is found, whatever else is ready.
     fn looks_for_last_words(&self) -> usize {
-        let Some(wires) = &self.wires else {
+        let Some(wires) = self.other_nodes.wires() else {
             return 0;
         };
         TURNS * Hub::looks_to_find(self.peers.len() + wires.connector.descriptors())
@@ -528,7 +541,7 @@ impl Engine {
 
     /// Tells a rank that is gone nothing more, and takes nothing of it.
     pub(super) fn forget_wire(&mut self, rank: u32) {
-        if let Some(wires) = &mut self.wires {
+        if let Some(wires) = self.other_nodes.wires_mut() {
             wires.connector.give_up(rank);
         }
     }
