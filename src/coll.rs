@@ -189,6 +189,15 @@ impl ByteRange {
     pub fn end(self) -> usize {
         self.offset + self.len
     }
+
+    /// Those behind the first `len`, which are no more than there are.
+    #[inline]
+    pub(crate) fn skip(self, len: usize) -> Self {
+        Self {
+            offset: self.offset + len,
+            len: self.len - len,
+        }
+    }
 }
 
 /// Which bytes of a buffer belong to which rank.

@@ -24,14 +24,14 @@ use onecopy_shm::loan::{Loan, LoanRange};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BroadcastShare {
     owner: usize,
-    begin: usize,
-    end: usize,
+    range: ByteRange,
 }
 
-/// The piece that is on its way.
+/// The piece under way.
 #[derive(Debug, Clone, Copy)]
-struct Piecemeal {
-    part: usize,
+struct CurrentPiece {
+    /// Which of the shares that are still to come begins with it.
+    share: usize,
     from: MemberBuffer,
     len: usize,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Relay {
     direct: Exchange,
     /// What is still to come; the first is this rank's own share until it is there.
     left: Vec<BroadcastShare>,
-    now: Option<Piecemeal>,
+    now: Option<CurrentPiece>,
     lines: Lines,
 }
 
@@ -75,11 +75,10 @@ fn shares(len: usize, size: usize, root: usize, me: usize) -> Vec<BroadcastShare
         .map(|step| (index(me) + step) % ranks)
         .map(|index| BroadcastShare {
             owner: (root + 1 + index) % size,
-            begin: (index * each).min(len),
-            end: ((index + 1) * each).min(len),
+            range: ByteRange::between((index * each).min(len), ((index + 1) * each).min(len)),
         })
         .collect();
-    all.retain(|part| part.begin < part.end);
+    all.retain(|share| share.range.len > 0);
     all
 }
 
@@ -103,6 +102,7 @@ impl Relay {
             state,
             seq,
             shared,
+            ..
         } = cx.parts();
         let piece = LoanRange::whole(self.plan.recv);
         let mut line = [0u8; INLINE];
@@ -137,7 +137,7 @@ impl Relay {
         let me = cx.state.me;
         Ok(Some(if is_direct {
             RelayState::Direct
-        } else if self.left.first().is_some_and(|part| part.owner == me) {
+        } else if self.left.first().is_some_and(|share| share.owner == me) {
             RelayState::OwnShare
         } else {
             // The payload has fewer pages than there are receivers.
@@ -163,9 +163,10 @@ impl Relay {
                 let (place, given) = (now.from.place, now.from.range.len);
                 return Err(member_buffer::mismatch(cx.state, place, given, len));
             }
+            let left = self.left[now.share].range;
             let wanted = ByteRange {
-                offset: self.left[now.part].begin,
                 len: now.len,
+                ..left
             };
             let target = CopyTarget::Loan(recv, wanted.offset);
             if reader::fetch(cx, &now.from, wanted, target)? < now.len {
@@ -173,9 +174,9 @@ impl Relay {
             }
             self.now = None;
             moved += now.len;
-            self.left[now.part].begin += now.len;
-            if self.left[now.part].begin == self.left[now.part].end {
-                self.left.remove(now.part);
+            self.left[now.share].range = left.skip(now.len);
+            if now.len == left.len {
+                self.left.remove(now.share);
                 if self.state == RelayState::OwnShare {
                     self.state = RelayState::OtherShares;
                     cx.shared.readers = Readers::Everyone;
@@ -201,14 +202,14 @@ impl Relay {
     }
 
     /// What comes next, and from whom.
-    fn next(&mut self, state: &CommState, seq: u32) -> Result<Option<Piecemeal>> {
-        let has = |part: &BroadcastShare| {
+    fn next(&mut self, state: &CommState, seq: u32) -> Result<Option<CurrentPiece>> {
+        let has = |share: &BroadcastShare| {
             self.state == RelayState::OtherShares
-                && state.channel_ends[part.owner].phase(seq) >= WRITTEN
+                && state.channel_ends[share.owner].phase(seq) >= WRITTEN
         };
         let there = self.left.iter().position(has);
-        let part = there.unwrap_or(0);
-        let Some(next) = self.left.get(part).copied() else {
+        let share = there.unwrap_or(0);
+        let Some(next) = self.left.get(share).copied() else {
             return Ok(None);
         };
         let (place, buffer) = match there {
@@ -216,10 +217,10 @@ impl Relay {
             None => (self.plan.root, GIVEN),
         };
         let line = self.lines.get_or_read(state, place, seq)?;
-        Ok(line.map(|line| Piecemeal {
-            part,
+        Ok(line.map(|line| CurrentPiece {
+            share,
             from: MemberBuffer::of(&line, seq, place, buffer),
-            len: (next.end - next.begin).min(READ_MAX),
+            len: next.range.len.min(READ_MAX),
         }))
     }
 }
@@ -236,18 +237,18 @@ mod tests {
                     let of = |me| shares(len, size, root, me);
                     let members: Vec<_> = (0..size).filter(|&me| me != root).collect();
                     let mut sorted = of(members[0]);
-                    sorted.sort_by_key(|part| part.begin);
+                    sorted.sort_by_key(|share| share.range.offset);
                     let mut next = 0;
-                    for part in &sorted {
-                        assert!(part.begin == next && part.end > next && part.owner != root);
-                        next = part.end;
+                    for BroadcastShare { owner, range } in &sorted {
+                        assert!(range.offset == next && range.len > 0 && *owner != root);
+                        next = range.end();
                     }
                     assert_eq!(next, len);
                     for &me in &members {
                         let mut own = of(me);
-                        let has_one = sorted.iter().any(|part| part.owner == me);
+                        let has_one = sorted.iter().any(|share| share.owner == me);
                         assert!(!has_one || own[0].owner == me);
-                        own.sort_by_key(|part| part.begin);
+                        own.sort_by_key(|share| share.range.offset);
                         assert_eq!(own, sorted);
                     }
                 }

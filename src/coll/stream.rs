@@ -65,8 +65,7 @@ pub(crate) struct Stream {
 /// The piece under way.
 #[derive(Clone, Copy)]
 struct CurrentPiece {
-    begin: usize,
-    len: usize,
+    range: ByteRange,
     /// Which half of a slot it is in, and by which phase it is there.
     half: usize,
     phase: u32,
@@ -157,9 +156,10 @@ impl StreamPlan {
         room: PrefixRoom<'_>,
     ) -> Result<()> {
         let PrefixRoom { prefix, with, work } = room;
+        let ByteRange { offset, len } = now.range;
         let operands = self.operands(None);
         combine_all(&operands, prefix, views, None, work);
-        let own = loans.view(self.send.loan, self.send.offset + now.begin, now.len)?;
+        let own = loans.view(self.send.loan, self.send.offset + offset, len)?;
         let pair = [Some(View::of(prefix)), Some(own)];
         combine_all(&operands, with, &pair, None, work);
         Ok(())
@@ -178,12 +178,10 @@ impl StreamPlan {
         if own.is_some() {
             views.push(None);
         }
-        let to = LoanRange {
-            loan: self.recv,
-            offset: now.begin,
-            len: now.len,
-        };
-        let from = self.send.part(now.begin, now.len);
+        let ByteRange { offset, len } = now.range;
+        let loan = self.recv;
+        let to = LoanRange { loan, offset, len };
+        let from = self.send.part(offset, len);
         loans.write_viewing(to, from, |out, own| {
             combine_all(&operands, out, &views, Some(own), work);
         })?;
@@ -267,7 +265,7 @@ impl Stream {
                 }
                 None => self.first(cx, &flow, now)?,
             }
-            self.passed += now.len;
+            self.passed += now.range.len;
             self.pass_on(cx, &flow, now);
             result = Step::Moved;
         }
@@ -293,8 +291,10 @@ impl Stream {
         };
         let index = self.passed / flow.small;
         CurrentPiece {
-            begin: self.passed,
-            len: unit.min(left),
+            range: ByteRange {
+                offset: self.passed,
+                len: unit.min(left),
+            },
             half: index % 2 * HALF,
             phase: index as u32 + 1,
         }
@@ -306,7 +306,7 @@ impl Stream {
             None => self.plan.send.len,
             Some(before) => flow.there(state.channel_ends[before].phase(seq)),
         };
-        there.min(self.plan.send.len) >= now.begin + now.len
+        there.min(self.plan.send.len) >= now.range.end()
     }
 
     /// Whether there is room to hand the piece on. The next rank has read its half of the slot when it holds the piece
@@ -367,12 +367,13 @@ impl Stream {
             ..
         } = &self.plan;
         let loans = cx.memory.loans();
-        let from = send.offset + now.begin;
+        let ByteRange { offset, len } = now.range;
+        let from = send.offset + offset;
         if flow.slots_out {
             let write = |bytes: &[u8]| cx.state.own().write_slot(cx.seq, now.half, bytes);
-            loans.read(send.loan, from, now.len, write)?;
+            loans.read(send.loan, from, len, write)?;
         } else if !exclusive && !in_place {
-            loans.copy(send.loan, from, *recv, now.begin, now.len)?;
+            loans.copy(send.loan, from, *recv, offset, len)?;
         }
         Ok(())
     }
@@ -386,7 +387,8 @@ impl Stream {
         line: &CheckedLine,
         now: CurrentPiece,
     ) -> Result<bool> {
-        let (before, len) = (cx.state.me - 1, now.len);
+        let ByteRange { offset, len } = now.range;
+        let before = cx.state.me - 1;
         let both = self.plan.sources(cx, flow, line)?;
         // What makes up the prefix with the vector of the rank before.
         let parts = match (flow.slots_in, self.plan.exclusive && before > 0) {
@@ -430,7 +432,7 @@ impl Stream {
             };
             self.plan.combine_apart(loans, now, &views, room)?;
             state.own().write_slot(cx.seq, now.half, with);
-            loans.write(self.plan.recv, now.begin, len, |out| {
+            loans.write(self.plan.recv, offset, len, |out| {
                 copy_slices(Kernel::Memcpy, out, prefix)
             })?;
         } else {
@@ -447,13 +449,10 @@ impl Stream {
         now: CurrentPiece,
         copies: &mut [u8],
     ) -> Result<Option<[Option<RemoteRange>; 2]>> {
-        let piece = ByteRange {
-            offset: now.begin,
-            len: now.len,
-        };
+        let len = now.range.len;
         let mut ranges = [None; 2];
         for (index, source) in parts.iter().enumerate() {
-            let wanted = part(cx.state, source, piece)?;
+            let wanted = part(cx.state, source, now.range)?;
             if reader::view(cx.memory.peers(), cx.state, source.place, &wanted).is_some() {
                 ranges[index] = Some(wanted);
                 continue;
@@ -461,8 +460,8 @@ impl Stream {
             if index < self.copied {
                 continue;
             }
-            let copy = CopyTarget::Bytes(&mut copies[index * now.len..][..now.len]);
-            if reader::fetch(cx, source, piece, copy)? < now.len {
+            let copy = CopyTarget::Bytes(&mut copies[index * len..][..len]);
+            if reader::fetch(cx, source, now.range, copy)? < len {
                 return Ok(None);
             }
             self.copied = index + 1;
@@ -479,6 +478,7 @@ fn hand_on(cx: &mut StepContext<'_>, pieces: usize) {
         state,
         seq,
         shared,
+        ..
     } = cx.parts();
     let phase = u32::try_from(pieces).unwrap_or(u32::MAX);
     match state.own().phase(seq) {

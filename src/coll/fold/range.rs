@@ -45,8 +45,8 @@ enum Outcome {
 
 /// A fragment of the range.
 struct Fragment {
-    begin: usize,
-    len: usize,
+    /// What of the vectors it is.
+    range: ByteRange,
     /// Whether the result goes where this rank's contribution stands.
     alias: bool,
     /// Members whose bytes are copied before they are combined.
@@ -57,12 +57,6 @@ struct Fragment {
     apart: bool,
 }
 
-/// Room for what a fragment takes besides the buffers of the program.
-struct Room<'r> {
-    copies: &'r mut [u8],
-    results: ResultRoom<'r>,
-}
-
 /// Room for the result of a helper, and for partial results.
 struct ResultRoom<'r> {
     helped: &'r mut [u8],
@@ -70,27 +64,18 @@ struct ResultRoom<'r> {
 }
 
 impl Fragment {
-    /// What of the vectors it is.
-    fn range(&self) -> ByteRange {
-        ByteRange {
-            offset: self.begin,
-            len: self.len,
-        }
-    }
-
     /// Bytes that it takes besides the buffers of the program.
     fn needed(&self) -> usize {
-        (self.absent.len() + self.work + usize::from(self.apart)) * self.len
+        (self.absent.len() + self.work + usize::from(self.apart)) * self.range.len
     }
 
-    fn split<'r>(&self, room: &'r mut [u8]) -> Room<'r> {
-        let copies = (self.absent.len() * self.len).min(room.len());
+    /// That room: for the bytes that are copied first, and for results.
+    fn split<'r>(&self, room: &'r mut [u8]) -> (&'r mut [u8], ResultRoom<'r>) {
+        let len = self.range.len;
+        let copies = (self.absent.len() * len).min(room.len());
         let (copies, work) = room.split_at_mut(copies);
-        let (helped, work) = work.split_at_mut(usize::from(self.apart) * self.len);
-        Room {
-            copies,
-            results: ResultRoom { helped, work },
-        }
+        let (helped, work) = work.split_at_mut(usize::from(self.apart) * len);
+        (copies, ResultRoom { helped, work })
     }
 }
 
@@ -99,9 +84,10 @@ struct Contributions<'c> {
     peers: &'c [Option<Box<Peer>>],
     state: &'c CommState,
     seq: u32,
-    fragment: &'c Fragment,
-    /// Where the fragment begins in what the others give.
-    begin: usize,
+    /// Where the fragment is in what the others give.
+    range: ByteRange,
+    /// Members whose bytes were copied, in the order of the copies.
+    absent: &'c [usize],
     copies: &'c [u8],
     in_place: &'c [AttachedPart<'c>],
 }
@@ -109,15 +95,14 @@ struct Contributions<'c> {
 impl<'c> Contributions<'c> {
     /// The bytes of `place`; none: they are this rank's own, given apart.
     fn view(&self, place: usize, location: &Location) -> Result<Option<View<'c>>> {
-        let (begin, len) = (self.begin, self.fragment.len);
+        let ByteRange { offset: begin, len } = self.range;
         let end = &self.state.channel_ends[place];
         let view = match location {
             Location::Own => return Ok(None),
             Location::Inline => end.in_line(self.seq, begin, len),
             Location::Slot => end.in_slot(self.seq, begin, len),
             Location::Buffer(range) | Location::Attached(range) => {
-                let absent = &self.fragment.absent;
-                let copied = absent.iter().position(|&other| other == place);
+                let copied = self.absent.iter().position(|&other| other == place);
                 let attached = self.in_place.iter().find(|part| part.place == place);
                 if let Some(index) = copied {
                     Some(View::of(&self.copies[index * len..(index + 1) * len]))
@@ -146,12 +131,11 @@ impl Fold {
             if scratch.renew(cx.memory.pool(), fragment.needed())? {
                 self.fetched = 0;
             }
-            let room = fragment.split(scratch.bytes());
-            match self.try_fragment(cx, &fragment, room)? {
+            match self.try_fragment(cx, &fragment, scratch.bytes())? {
                 Outcome::Combined => {
                     self.fetched = 0;
-                    self.folded += fragment.len;
-                    return Ok(fragment.len);
+                    self.folded += fragment.range.len;
+                    return Ok(fragment.range.len);
                 }
                 Outcome::Awaited => return Ok(0),
                 Outcome::Again => {}
@@ -188,8 +172,10 @@ impl Fold {
         let user = matches!(self.plan.op, Op::User(_));
         let partial = user || self.plan.upto > 2 || !absent.is_empty();
         Fragment {
-            begin: first + place_of(cx.seq, all, self.folded, len),
-            len,
+            range: ByteRange {
+                offset: first + place_of(cx.seq, all, self.folded, len),
+                len,
+            },
             alias,
             absent,
             work: if partial { 2 } else { 0 },
@@ -212,20 +198,13 @@ impl Fold {
         &mut self,
         cx: &mut StepContext<'_>,
         fragment: &Fragment,
-        room: Room<'_>,
+        room: &mut [u8],
     ) -> Result<Outcome> {
-        let Room {
-            copies,
-            mut results,
-        } = room;
+        let (copies, mut results) = fragment.split(room);
         if !self.fetch_absent(cx, fragment, copies)? {
             return Ok(Outcome::Awaited);
         }
-        let (begin, len) = (fragment.begin, fragment.len);
-        let part = ByteRange {
-            offset: begin - self.plan.taken().offset,
-            len,
-        };
+        let part = self.range_in_given(fragment);
         let MemoryParts { loans, peers, .. } = cx.memory.parts();
         let in_place = if fragment.alias {
             Vec::new()
@@ -238,8 +217,8 @@ impl Fold {
             peers,
             state: cx.state,
             seq: cx.seq,
-            fragment,
-            begin: part.offset,
+            range: part,
+            absent: &fragment.absent,
             copies,
             in_place: &in_place,
         };
@@ -253,11 +232,20 @@ impl Fold {
         if !self.were_there(in_place) {
             return Ok(Outcome::Again);
         }
-        count(&mut cx.memory, cx.state, &members, len);
+        count(&mut cx.memory, cx.state, &members, part.len);
         self.tally(cx.tally, cx.state, fragment);
-        self.put_out(&mut cx.memory, cx.state, fragment.range(), results.helped)?;
+        self.put_out(&mut cx.memory, cx.state, fragment.range, results.helped)?;
         self.check_owners(cx.state)?;
         Ok(Outcome::Combined)
+    }
+
+    /// Where a fragment is in what the others give.
+    fn range_in_given(&self, fragment: &Fragment) -> ByteRange {
+        let ByteRange { offset, len } = fragment.range;
+        ByteRange {
+            offset: offset - self.plan.taken().offset,
+            len,
+        }
     }
 
     /// Adds what the contributions to a fragment were, that were combined where they stand. Copies are counted as they
@@ -272,7 +260,7 @@ impl Fold {
                 Location::Attached(_) => LayerId::ATTACH,
             };
             let rank = state.members[place];
-            tally.add(rank, layer, fragment.len);
+            tally.add(rank, layer, fragment.range.len);
         }
     }
 
@@ -283,11 +271,8 @@ impl Fold {
         fragment: &Fragment,
         copies: &mut [u8],
     ) -> Result<bool> {
-        let (seq, len) = (cx.seq, fragment.len);
-        let wanted = ByteRange {
-            offset: fragment.begin - self.plan.taken().offset,
-            len,
-        };
+        let (seq, wanted) = (cx.seq, self.range_in_given(fragment));
+        let len = wanted.len;
         while self.fetched < fragment.absent.len() {
             let place = fragment.absent[self.fetched];
             let (Location::Buffer(range) | Location::Attached(range)) = self.locations[place]
@@ -320,7 +305,7 @@ impl Fold {
         views: &[Option<View<'_>>],
         room: &mut ResultRoom<'_>,
     ) -> Result<()> {
-        let (begin, len) = (fragment.begin, fragment.len);
+        let ByteRange { offset: begin, len } = fragment.range;
         let work = &mut *room.work;
         let operands = Operands {
             op: &self.plan.op,
