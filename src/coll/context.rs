@@ -38,16 +38,18 @@ impl<'c> StepContext<'c> {
             state: self.state,
             seq: self.seq,
             shared: self.shared,
+            tally: self.tally,
         }
     }
 }
 
-/// All of a [`StepContext`] but the tally, borrowed apart.
+/// All of a [`StepContext`], borrowed apart for a part of the step.
 pub(crate) struct StepParts<'p, 'c> {
     pub(crate) memory: &'p mut StepMemory<'c>,
     pub(crate) state: &'p mut CommState,
     pub(crate) seq: u32,
     pub(crate) shared: &'p mut Contribution,
+    pub(crate) tally: &'p mut Tally,
 }
 
 /// Of the engine: the memory that a step reads and writes, this rank's and its peers'.

@@ -3,7 +3,7 @@
 //! into a stage of the asking member's end of the channel.
 
 use super::ByteRange;
-use super::context::StepContext;
+use super::context::{StepContext, StepParts};
 use super::member_buffer::{CopyTarget, MemberBuffer, part};
 use super::requested_copies::{CopyRequests, Run};
 use super::state::CommState;
@@ -29,12 +29,12 @@ pub(crate) fn fetch(
     range: ByteRange,
     mut target: CopyTarget<'_>,
 ) -> Result<usize> {
-    let StepContext {
+    let StepParts {
         memory,
         state,
         tally,
         ..
-    } = cx;
+    } = cx.parts();
     part(state, source, range)?;
     state.need_stages(memory.home())?;
     let own = &state.channel_ends[state.me];

@@ -529,6 +529,7 @@ fn expose(cx: &mut StepContext<'_>, given: GivenPiece, placement: Placement) -> 
         state,
         seq,
         shared,
+        ..
     } = cx.parts();
     let GivenPiece {
         piece,

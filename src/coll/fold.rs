@@ -266,6 +266,7 @@ impl Fold {
             state,
             seq,
             shared,
+            ..
         } = cx.parts();
         if !self.share_out(memory, state, seq, shared)? {
             return Ok(Step::Idle);
@@ -311,6 +312,7 @@ impl Fold {
             state,
             seq,
             shared,
+            ..
         } = cx.parts();
         let (plan, helps) = (&self.plan, self.share.is_some());
         let split = plan.algorithm == Algorithm::Split;

@@ -2,7 +2,7 @@
 //! Reading a member's buffer: in place where it can be mapped, by the kernel, or by a copy request to its owner.
 
 use super::ByteRange;
-use super::context::StepContext;
+use super::context::{StepContext, StepParts};
 use super::copy_request;
 use super::member_buffer::{CopyTarget, MemberBuffer, part};
 use super::state::CommState;
@@ -44,12 +44,12 @@ pub(crate) fn fetch(
     wanted: ByteRange,
     mut target: CopyTarget<'_>,
 ) -> Result<usize> {
-    let StepContext {
+    let StepParts {
         memory,
         state,
         tally,
         ..
-    } = cx;
+    } = cx.parts();
     let (range, len) = (part(state, source, wanted)?, wanted.len);
     if len == 0 {
         return Ok(0);

@@ -118,6 +118,7 @@ impl Swap {
             state,
             seq,
             shared,
+            ..
         } = cx.parts();
         let SwapPlan { recv, parts } = &self.plan;
         let (range, size) = (memory.range_of(&LoanRange::whole(*recv)), state.size());
@@ -193,6 +194,7 @@ impl Swap {
             state,
             seq,
             shared,
+            ..
         } = cx.parts();
         let size = state.size();
         let both = kind::OPEN | kind::WRITES;
@@ -231,14 +233,14 @@ impl Swap {
 
     /// Swaps this rank's half of what it has with each of the others.
     fn in_buffers(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
-        let StepContext {
+        let StepParts {
             memory,
             state,
             seq,
             tally,
             ..
-        } = cx;
-        let (seq, me) = (*seq, state.me);
+        } = cx.parts();
+        let me = state.me;
         let SwapPlan { recv, parts } = &self.plan;
         let mut room = [0u8; PIECE];
         while let Some(&place) = self.pending.first() {

@@ -2,7 +2,7 @@
 //! The tree of ranks of a large group: who is below whom, and short vectors that are combined along it. A rank combines
 //! its vector with those of its children and publishes the result. All read what the first rank has published.
 
-use super::context::StepContext;
+use super::context::{StepContext, StepParts};
 use super::exchange::give_short;
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{FoldPlan, mismatch};
@@ -103,14 +103,14 @@ impl TreeFold {
 
     /// Up the tree: publishes this rank's vector combined with its children's. `false`: not all of these are there.
     fn combine_children(&self, cx: &mut StepContext<'_>) -> Result<bool> {
-        let StepContext {
+        let StepParts {
             memory,
             state,
             seq,
             tally,
             ..
-        } = cx;
-        let (seq, len) = (*seq, self.0.send.len);
+        } = cx.parts();
+        let len = self.0.send.len;
         if state.awaited_in_tree(seq).next().is_some() {
             return Ok(false);
         }

@@ -277,6 +277,7 @@ impl Push {
             state,
             seq,
             shared,
+            ..
         } = cx.parts();
         let mut moved = 0;
         while moved < STEP_MAX {

@@ -131,6 +131,7 @@ impl PieceTransfer {
             state,
             seq,
             shared,
+            ..
         } = cx.parts();
         let both = self.taken > 0;
         if !shared.alone || !reaches_all(memory.peers(), state) {
@@ -355,6 +356,7 @@ impl PieceTransfer {
             state,
             seq,
             shared,
+            ..
         } = cx.parts();
         let Progress { unit, bytes, .. } = self.written;
         let n = unit.min(self.given.len - bytes);
