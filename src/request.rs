@@ -69,11 +69,7 @@ impl UserBuf {
             if n == 0 {
                 break;
             }
-            pieces.push(LoanRange {
-                loan: *loan,
-                offset: skip as usize,
-                len: n as usize,
-            });
+            pieces.push(loan.range(skip as usize, n as usize));
             (skip, left) = (0, left - n);
         }
         pieces
@@ -89,15 +85,15 @@ impl UserBuf {
         mut f: impl FnMut(usize, &mut [u8]),
     ) -> Result<(), LoanError> {
         if let Self::One(loan) = self {
-            return loans.write(*loan, offset as usize, len, |out| f(0, out));
+            return loans.write(loan.range(offset as usize, len), |out| f(0, out));
         }
         if let Self::Staged(buffer) = self {
             return buffer.take(offset, len, f);
         }
         let mut done = 0;
-        for LoanRange { loan, offset, len } in self.pieces(offset, len as u64) {
-            loans.write(loan, offset, len, |out| f(done, out))?;
-            done += len;
+        for piece in self.pieces(offset, len as u64) {
+            loans.write(piece, |out| f(done, out))?;
+            done += piece.len;
         }
         Ok(())
     }
@@ -113,19 +109,19 @@ impl UserBuf {
         mut f: impl FnMut(usize, &[u8]),
     ) -> Result<(), LoanError> {
         if let Self::One(loan) = self {
-            return loans.read(*loan, offset as usize, len, |bytes| f(0, bytes));
+            return loans.read(loan.range(offset as usize, len), |bytes| f(0, bytes));
         }
         if let Self::Staged(buffer) = self {
             return buffer.show(offset, len, f);
         }
         let pieces = self.pieces(offset, len as u64);
-        for &LoanRange { loan, offset, len } in &pieces {
-            loans.read(loan, offset, len, |_| {})?;
+        for &piece in &pieces {
+            loans.read(piece, |_| {})?;
         }
         let mut done = 0;
-        for LoanRange { loan, offset, len } in pieces {
-            loans.read(loan, offset, len, |bytes| f(done, bytes))?;
-            done += len;
+        for piece in pieces {
+            loans.read(piece, |bytes| f(done, bytes))?;
+            done += piece.len;
         }
         Ok(())
     }

@@ -342,9 +342,7 @@ fn answer(
     match op.shared.served.get(request.buffer as usize) {
         Some(Some(Served::Loan(piece))) if to <= piece.len => {
             let answer = |bytes: &[u8]| end.answer(stage, &request, bytes);
-            loans
-                .read(piece.loan, piece.offset + offset, len, answer)
-                .is_ok()
+            loans.read(piece.part(offset, len), answer).is_ok()
         }
         Some(Some(Served::Temp)) => {
             let temp = op.shared.temp.as_ref();

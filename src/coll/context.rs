@@ -155,12 +155,11 @@ impl<'e> StepMemory<'e> {
         let Some(mut temp) = self.pool().try_take_collective(piece.len) else {
             return Ok(None);
         };
-        self.loans()
-            .read(piece.loan, piece.offset, piece.len, |bytes| {
-                for part in [0..unread.start, unread.end..bytes.len()] {
-                    copy_slices(Kernel::Memcpy, &mut temp[part.clone()], &bytes[part]);
-                }
-            })?;
+        self.loans().read(*piece, |bytes| {
+            for part in [0..unread.start, unread.end..bytes.len()] {
+                copy_slices(Kernel::Memcpy, &mut temp[part.clone()], &bytes[part]);
+            }
+        })?;
         Ok(Some(temp))
     }
 }

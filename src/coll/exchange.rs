@@ -122,7 +122,7 @@ impl ExchangePlan {
 
     pub(crate) fn copy_own(&self, loans: &mut LoanTable) -> Result<()> {
         if let (Some(own), Some(offer), Some(recv)) = (self.own, self.offer, self.recv) {
-            loans.copy(offer.loan, own.from, recv, own.to, own.len)?;
+            loans.copy(offer.loan.range(own.from, own.len), recv, own.to)?;
         }
         Ok(())
     }
@@ -161,11 +161,9 @@ impl ExchangePlan {
             entry[8..].copy_from_slice(&(len as u64).to_le_bytes());
             if packed {
                 let own = state.own();
-                memory
-                    .loans()
-                    .read(offer.loan, offer.offset + offset, len, |bytes| {
-                        own.write_slot(seq, next, bytes);
-                    })?;
+                memory.loans().read(offer.part(offset, len), |bytes| {
+                    own.write_slot(seq, next, bytes);
+                })?;
                 next += len;
             }
         }
@@ -427,7 +425,7 @@ impl Exchange {
             Content::Inline(_) | Content::Slot(_) => {
                 let view = state.channel_ends[place].bytes(cx.seq, &line, offset, len);
                 let view = view.ok_or_else(mismatch)?;
-                cx.memory.loans().write(recv, to, len, |out| {
+                cx.memory.loans().write(recv.range(to, len), |out| {
                     view.copy_to(out, Kernel::Memcpy);
                 })?;
                 let rank = state.members[place];
@@ -515,7 +513,7 @@ pub(super) fn give_short(cx: &mut StepContext<'_>, piece: LoanRange) -> Result<(
         state.need_slots(memory.home())?;
     }
     let loans = memory.loans();
-    loans.read(piece.loan, piece.offset, piece.len, |bytes| {
+    loans.read(piece, |bytes| {
         state.publish_short(seq, bytes, || iter::once(0..piece.len));
     })?;
     Ok(())

@@ -329,7 +329,7 @@ impl Fold {
         if split && let (Some(temp), Some(recv)) = (&shared.temp, plan.recv) {
             let ByteRange { offset, len } = plan.range;
             let loans = memory.loans();
-            loans.write(recv, offset, len, |out| {
+            loans.write(recv.range(offset, len), |out| {
                 copy_slices(Kernel::Memcpy, out, &temp[offset..][..len]);
             })?;
         }
@@ -401,7 +401,7 @@ impl Fold {
     pub(crate) fn finish(&mut self, loans: &mut LoanTable) -> Result<()> {
         if let (true, Some(recv)) = (self.plan.to_front, self.plan.recv) {
             let ByteRange { offset, len } = self.plan.range;
-            loans.copy(recv, offset, recv, 0, len)?;
+            loans.copy(recv.range(offset, len), recv, 0)?;
         }
         Ok(())
     }

@@ -55,7 +55,7 @@ impl CopyTarget<'_> {
         f: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
         match self {
-            Self::Loan(loan, offset) => Ok(loans.write(*loan, *offset + begin, len, f)?),
+            Self::Loan(loan, offset) => Ok(loans.write(loan.range(*offset + begin, len), f)?),
             Self::Bytes(bytes) => Ok(f(&mut bytes[begin..begin + len])),
         }
     }

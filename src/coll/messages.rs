@@ -143,27 +143,15 @@ impl MessagesInFlight {
     }
 
     /// A part of a buffer that messages may use until all are over.
-    pub(super) fn part(
-        &mut self,
-        messenger: &mut Messenger<'_>,
-        loan: Loan,
-        offset: usize,
-        len: usize,
-    ) -> Result<Loan> {
-        let part = messenger.loans().part(loan, offset, len)?;
+    pub(super) fn part(&mut self, messenger: &mut Messenger<'_>, range: LoanRange) -> Result<Loan> {
+        let part = messenger.loans().part(range)?;
         self.loans.push(part);
         Ok(part)
     }
 
     /// A copy of a part.
-    fn copy(
-        &mut self,
-        messenger: &mut Messenger<'_>,
-        loan: Loan,
-        offset: usize,
-        len: usize,
-    ) -> Result<Loan> {
-        let bytes = messenger.loans().read(loan, offset, len, <[u8]>::to_vec)?;
+    fn copy(&mut self, messenger: &mut Messenger<'_>, range: LoanRange) -> Result<Loan> {
+        let bytes = messenger.loans().read(range, <[u8]>::to_vec)?;
         let copy = messenger.loans().keep(bytes);
         self.loans.push(copy);
         Ok(copy)
@@ -264,7 +252,7 @@ impl MessageExchange {
             for place in behind(size, me) {
                 let ByteRange { offset, len } = plan.takes.of(place);
                 if len > 0 {
-                    let part = flight.part(messenger, recv, offset, len)?;
+                    let part = flight.part(messenger, recv.range(offset, len))?;
                     flight.receive(messenger, route, place, 0, part)?;
                 }
             }
@@ -273,7 +261,7 @@ impl MessageExchange {
             for place in plan.readers.others(size, me) {
                 let ByteRange { offset, len } = plan.given_part(place, size);
                 if len > 0 {
-                    let part = flight.part(messenger, offer.loan, offer.offset + offset, len)?;
+                    let part = flight.part(messenger, offer.part(offset, len))?;
                     flight.send(messenger, route, place, 0, part)?;
                 }
             }
@@ -298,8 +286,9 @@ impl MessageExchange {
             let skip = len.min(*round * unit);
             let n = (len - skip).min(unit);
             if n > 0 {
-                let copy = flight.copy(messenger, *recv, offset + skip, n)?;
-                let part = flight.part(messenger, *recv, offset + skip, n)?;
+                let range = recv.range(offset + skip, n);
+                let copy = flight.copy(messenger, range)?;
+                let part = flight.part(messenger, range)?;
                 flight.receive(messenger, route, place, 0, part)?;
                 flight.send(messenger, route, place, 0, copy)?;
                 any = true;
@@ -491,12 +480,8 @@ impl MessageChain {
     fn pass_on(&mut self, messenger: &mut Messenger<'_>, last: usize) -> Result<()> {
         let (me, len) = (self.route.me, self.end - self.begin);
         let route = self.route.clone();
-        let with = self.flight.copy(
-            messenger,
-            self.reduction.send.loan,
-            self.reduction.send.offset + self.begin,
-            len,
-        )?;
+        let own = self.reduction.send.part(self.begin, len);
+        let with = self.flight.copy(messenger, own)?;
         if let Some(before) = self.before {
             let (op, elem) = (&self.reduction.op, self.reduction.elem);
             let (to, from) = (LoanRange::first(with, len), LoanRange::first(before, len));
@@ -516,7 +501,8 @@ impl MessageChain {
         {
             let from = if *exclusive { self.before } else { Some(with) };
             if let Some(from) = from {
-                messenger.loans().copy(from, 0, recv, self.begin, len)?;
+                let from = LoanRange::first(from, len);
+                messenger.loans().copy(from, recv, self.begin)?;
             }
         }
         if me < last {
@@ -532,9 +518,12 @@ impl MessageChain {
             && target.readers.include(me)
         {
             if me == last {
-                messenger.loans().copy(with, 0, recv, target.offset, len)?;
+                let from = LoanRange::first(with, len);
+                messenger.loans().copy(from, recv, target.offset)?;
             } else {
-                let part = self.results.part(messenger, recv, target.offset, len)?;
+                let part = self
+                    .results
+                    .part(messenger, recv.range(target.offset, len))?;
                 self.results.receive(messenger, &route, last, 1, part)?;
             }
         }

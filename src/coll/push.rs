@@ -124,7 +124,7 @@ pub(crate) fn put_to_all(
         })
     };
     writing(state, places, || match source {
-        WriteSource::Loan(loan, from) => loans.read(loan, from, len, write)?,
+        WriteSource::Loan(loan, from) => loans.read(loan.range(from, len), write)?,
         WriteSource::Bytes(bytes) => write(bytes),
     })?;
     counters.put_bytes += (len * targets.len()) as u64;

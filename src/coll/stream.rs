@@ -159,7 +159,7 @@ impl StreamPlan {
         let ByteRange { offset, len } = now.range;
         let operands = self.operands(None);
         combine_all(&operands, prefix, views, None, work);
-        let own = loans.view(self.send.loan, self.send.offset + offset, len)?;
+        let own = loans.view(self.send.part(offset, len))?;
         let pair = [Some(View::of(prefix)), Some(own)];
         combine_all(&operands, with, &pair, None, work);
         Ok(())
@@ -179,8 +179,7 @@ impl StreamPlan {
             views.push(None);
         }
         let ByteRange { offset, len } = now.range;
-        let loan = self.recv;
-        let to = LoanRange { loan, offset, len };
+        let to = self.recv.range(offset, len);
         let from = self.send.part(offset, len);
         loans.write_viewing(to, from, |out, own| {
             combine_all(&operands, out, &views, Some(own), work);
@@ -368,12 +367,12 @@ impl Stream {
         } = &self.plan;
         let loans = cx.memory.loans();
         let ByteRange { offset, len } = now.range;
-        let from = send.offset + offset;
+        let from = send.part(offset, len);
         if flow.slots_out {
             let write = |bytes: &[u8]| cx.state.own().write_slot(cx.seq, now.half, bytes);
-            loans.read(send.loan, from, len, write)?;
+            loans.read(from, write)?;
         } else if !exclusive && !in_place {
-            loans.copy(send.loan, from, *recv, offset, len)?;
+            loans.copy(from, *recv, offset)?;
         }
         Ok(())
     }
@@ -432,7 +431,7 @@ impl Stream {
             };
             self.plan.combine_apart(loans, now, &views, room)?;
             state.own().write_slot(cx.seq, now.half, with);
-            loans.write(self.plan.recv, offset, len, |out| {
+            loans.write(self.plan.recv.range(offset, len), |out| {
                 copy_slices(Kernel::Memcpy, out, prefix)
             })?;
         } else {

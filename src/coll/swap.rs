@@ -268,7 +268,7 @@ impl Swap {
                 };
                 put_to_all(memory, state, &[target], ByteRange::first(n), mine)?;
                 let write = |out: &mut [u8]| copy_slices(Kernel::Memcpy, out, theirs);
-                memory.loans().write(*recv, offset + skip, n, write)?;
+                memory.loans().write(recv.range(offset + skip, n), write)?;
                 self.done += n;
             }
             self.done = 0;
@@ -325,7 +325,7 @@ impl Swap {
             let to = place * unit;
             let own = state.own();
             let loans = cx.memory.loans();
-            loans.read(self.plan.recv, offset, len, |bytes| {
+            loans.read(self.plan.recv.range(offset, len), |bytes| {
                 match (&mut cx.shared.temp, in_temp) {
                     (Some(temp), true) => {
                         copy_slices(Kernel::Memcpy, &mut temp[to..to + len], bytes);
@@ -377,7 +377,7 @@ impl Swap {
         }
         let view = cx.state.channel_ends[place].in_slot(seq, from, len);
         let view = view.ok_or_else(|| member_buffer::mismatch(cx.state, place, 0, len))?;
-        cx.memory.loans().write(recv, offset, len, |out| {
+        cx.memory.loans().write(recv.range(offset, len), |out| {
             view.copy_to(out, Kernel::Memcpy);
         })?;
         cx.tally.add(cx.state.members[place], LayerId::CHUNKS, len);

@@ -15,6 +15,7 @@ use onecopy_btl::LayerId;
 use onecopy_shm::coll::{Content, View};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
+use onecopy_shm::loan::LoanRange;
 use std::iter;
 
 /// Children of an inner node of a tree: few enough that their lines come in little more than one hand-off. Chosen by
@@ -118,11 +119,7 @@ impl TreeFold {
         let mut work = memory.pool().take(3 * COLL_SLOT, MemoryKind::Private)?;
         let (out, work) = work.split_at_mut(COLL_SLOT);
         let out = &mut out[..len];
-        let mut views = vec![Some(memory.loans().view(
-            self.0.send.loan,
-            self.0.send.offset,
-            len,
-        )?)];
+        let mut views = vec![Some(memory.loans().view(self.0.send)?)];
         for place in state.children() {
             views.push(Some(small(state, place, seq, len)?));
             tally.add(state.members[place], LayerId::CHUNKS, len);
@@ -149,9 +146,11 @@ impl TreeFold {
             return Ok(false);
         }
         let view = small(state, 0, cx.seq, len)?;
-        cx.memory.loans().write(recv, 0, len, |out| {
-            view.copy_to(out, Kernel::Memcpy);
-        })?;
+        cx.memory
+            .loans()
+            .write(LoanRange::first(recv, len), |out| {
+                view.copy_to(out, Kernel::Memcpy);
+            })?;
         if state.me != 0 {
             cx.tally.add(state.members[0], LayerId::CHUNKS, len);
         }

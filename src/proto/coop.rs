@@ -337,11 +337,9 @@ impl Sending {
         let pieces = self.buf.pieces(offset, len);
         let part = [target.part(offset, len)];
         let put = match pieces.as_slice() {
-            [piece] => core
-                .loans
-                .read(piece.loan, piece.offset, piece.len, |bytes| {
-                    peer.link.put(layer, &part, &[IoSlice::new(bytes)])
-                }),
+            [piece] => core.loans.read(*piece, |bytes| {
+                peer.link.put(layer, &part, &[IoSlice::new(bytes)])
+            }),
             pieces => core
                 .loans
                 .read_many(pieces, |bytes| peer.link.put(layer, &part, bytes)),

@@ -149,7 +149,7 @@ impl Reading<'_> {
             (UserBuf::One(loan), Remote::One(from)) => {
                 let from = [from.part(offset, len)];
                 let offset = offset as usize;
-                core.loans.write(*loan, offset, len as usize, |out| {
+                core.loans.write(loan.range(offset, len as usize), |out| {
                     let out = &mut [IoSliceMut::new(out)];
                     read(counters, &peer.link, layer, &from, out)
                 })

@@ -303,9 +303,7 @@ fn copy(loans: &mut LoanTable, sources: Vec<LoanRange>, targets: Vec<LoanRange>)
                 break;
             };
             let step = from.len.min(to.len);
-            all &= loans
-                .copy(from.loan, from.offset, to.loan, to.offset, step)
-                .is_ok();
+            all &= loans.copy(from.part(0, step), to.loan, to.offset).is_ok();
             to = to.part(step, to.len - step);
             source = if step == from.len {
                 sources.next()

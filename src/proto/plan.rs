@@ -6,7 +6,7 @@ use crate::peer::{Peer, charge};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::select::{SendProtocol, SenderState};
 use crate::state::Core;
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanRange};
 
 /// Whether credit for `bytes` more is there. The sender looks at the receiver's line only when what it knows does not
 /// suffice.
@@ -119,7 +119,11 @@ fn decide_request(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan {
     let plan = plan(core, peer, out, |core| {
         let rewritten = &mut core.rewritten;
         let look = |bytes: &[u8]| rewritten.changed(bytes);
-        loan.is_some_and(|loan| core.loans.read(loan, 0, loan.len(), look).unwrap_or(false))
+        loan.is_some_and(|loan| {
+            core.loans
+                .read(LoanRange::whole(loan), look)
+                .unwrap_or(false)
+        })
     });
     if let Some(request) = core.requests.get_mut(id) {
         request.state = RequestState::Queued(Some(plan));

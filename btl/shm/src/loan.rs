@@ -63,6 +63,16 @@ impl Loan {
     pub fn address(&self) -> usize {
         self.address
     }
+    /// The `len` bytes from `offset` on. Whether they lie in the buffer shows when they are used.
+    #[inline]
+    #[must_use]
+    pub fn range(self, offset: usize, len: usize) -> LoanRange {
+        LoanRange {
+            loan: self,
+            offset,
+            len,
+        }
+    }
 }
 
 /// Bytes of a lent buffer that follow one another.
@@ -81,18 +91,14 @@ impl LoanRange {
     #[inline]
     #[must_use]
     pub fn whole(loan: Loan) -> Self {
-        Self::first(loan, loan.len())
+        loan.range(0, loan.len())
     }
 
     /// The first bytes of a lent buffer.
     #[inline]
     #[must_use]
     pub fn first(loan: Loan, len: usize) -> Self {
-        Self {
-            loan,
-            offset: 0,
-            len,
-        }
+        loan.range(0, len)
     }
 
     /// A part of this range.
@@ -215,13 +221,8 @@ impl LoanTable {
     }
 
     #[inline]
-    fn find(
-        &self,
-        loan: Loan,
-        offset: usize,
-        len: usize,
-        write: bool,
-    ) -> Result<*mut u8, LoanError> {
+    fn find(&self, range: LoanRange, write: bool) -> Result<*mut u8, LoanError> {
+        let LoanRange { loan, offset, len } = range;
         let entry = self
             .entries
             .get(loan.index as usize)
@@ -247,13 +248,14 @@ impl LoanTable {
         Ok(unsafe { entry.address.add(offset) })
     }
 
-    /// A part of a lent buffer as a loan of its own. It ends with [`Self::release`], and is of no use after the whole
+    /// A range of a lent buffer as a loan of its own. It ends with [`Self::release`], and is of no use after the whole
     /// has ended.
     ///
     /// # Errors
     /// [`LoanError::Ended`], [`LoanError::Outside`].
-    pub fn part(&mut self, whole: Loan, offset: usize, len: usize) -> Result<Loan, LoanError> {
-        let address = self.find(whole, offset, len, false)?;
+    pub fn part(&mut self, range: LoanRange) -> Result<Loan, LoanError> {
+        let address = self.find(range, false)?;
+        let (whole, len) = (range.loan, range.len);
         let entry = &self.entries[whole.index as usize];
         let (writable, above) = (entry.writable, entry.whole);
         let part = self.insert(address, len, writable);
@@ -284,16 +286,16 @@ impl LoanTable {
         }
     }
 
-    /// The `len` bytes from `offset` on, to be read in place.
+    /// The bytes of a range, to be read in place.
     ///
     /// # Errors
     /// [`LoanError::Ended`], [`LoanError::Outside`].
     #[inline]
-    pub fn view(&self, loan: Loan, offset: usize, len: usize) -> Result<View<'_>, LoanError> {
-        let pointer = self.find(loan, offset, len, false)?;
+    pub fn view(&self, range: LoanRange) -> Result<View<'_>, LoanError> {
+        let pointer = self.find(range, false)?;
         let pointer = NonNull::new(pointer).unwrap_or(NonNull::dangling());
         // SAFETY: the range lies in a buffer that is lent now; `&self` keeps loans from ending.
-        Ok(unsafe { View::new(pointer, len) })
+        Ok(unsafe { View::new(pointer, range.len) })
     }
 
     /// Lets `f` write a range of one buffer while it looks at a range of another, or of the same one.
@@ -307,11 +309,11 @@ impl LoanTable {
         from: LoanRange,
         f: impl FnOnce(&mut [u8], View<'_>) -> R,
     ) -> Result<R, LoanError> {
-        let source = self.find(from.loan, from.offset, from.len, false)?;
+        let source = self.find(from, false)?;
         let source = NonNull::new(source).unwrap_or(NonNull::dangling());
         // SAFETY: as in `view`. A view is no reference, so it may be of bytes that are written.
         let view = unsafe { View::new(source, from.len) };
-        self.write(to.loan, to.offset, to.len, |out| f(out, view))
+        self.write(to, |out| f(out, view))
     }
 
     /// Number of loans that have not ended.
@@ -320,41 +322,33 @@ impl LoanTable {
         self.entries.len() - self.free.len()
     }
 
-    /// Shows `len` bytes of the buffer, from `offset` on, to `f`.
+    /// Shows the bytes of a range to `f`.
     ///
     /// # Errors
     /// [`LoanError::Ended`], [`LoanError::Outside`].
     #[inline]
-    pub fn read<R>(
-        &self,
-        loan: Loan,
-        offset: usize,
-        len: usize,
-        f: impl FnOnce(&[u8]) -> R,
-    ) -> Result<R, LoanError> {
-        let pointer = self.find(loan, offset, len, false)?;
+    pub fn read<R>(&self, range: LoanRange, f: impl FnOnce(&[u8]) -> R) -> Result<R, LoanError> {
+        let pointer = self.find(range, false)?;
         // SAFETY: the range lies in a buffer that is lent now; `&self` keeps loans from ending and slices from being
         // written meanwhile.
-        let bytes = unsafe { std::slice::from_raw_parts(pointer, len) };
+        let bytes = unsafe { std::slice::from_raw_parts(pointer, range.len) };
         Ok(f(bytes))
     }
 
-    /// Lets `f` write `len` bytes of the buffer, from `offset` on.
+    /// Lets `f` write the bytes of a range.
     ///
     /// # Errors
     /// [`LoanError::Ended`], [`LoanError::Outside`], [`LoanError::ReadOnly`].
     #[inline]
     pub fn write<R>(
         &mut self,
-        loan: Loan,
-        offset: usize,
-        len: usize,
+        range: LoanRange,
         f: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R, LoanError> {
-        let pointer = self.find(loan, offset, len, true)?;
+        let pointer = self.find(range, true)?;
         // SAFETY: the range lies in a buffer that is lent for writing; `&mut self` excludes every other slice of any
         // loan.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(pointer, len) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(pointer, range.len) };
         Ok(f(bytes))
     }
 
@@ -368,11 +362,11 @@ impl LoanTable {
         f: impl FnOnce(&[IoSlice<'_>]) -> R,
     ) -> Result<R, LoanError> {
         let mut slices = Vec::with_capacity(ranges.len());
-        for &LoanRange { loan, offset, len } in ranges {
-            let pointer = self.find(loan, offset, len, false)?;
+        for &range in ranges {
+            let pointer = self.find(range, false)?;
             // SAFETY: as in `read`.
             slices.push(IoSlice::new(unsafe {
-                std::slice::from_raw_parts(pointer, len)
+                std::slice::from_raw_parts(pointer, range.len)
             }));
         }
         Ok(f(&slices))
@@ -389,14 +383,14 @@ impl LoanTable {
     ) -> Result<R, LoanError> {
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(ranges.len());
         let mut slices = Vec::with_capacity(ranges.len());
-        for &LoanRange { loan, offset, len } in ranges {
-            let pointer = self.find(loan, offset, len, true)?;
-            if len > 0 {
-                places.push((pointer as usize, len));
+        for &range in ranges {
+            let pointer = self.find(range, true)?;
+            if range.len > 0 {
+                places.push((pointer as usize, range.len));
             }
             // SAFETY: as in `write`; that the ranges do not overlap is checked below, before any of the slices is used.
             slices.push(IoSliceMut::new(unsafe {
-                std::slice::from_raw_parts_mut(pointer, len)
+                std::slice::from_raw_parts_mut(pointer, range.len)
             }));
         }
         places.sort_unstable();
@@ -409,22 +403,15 @@ impl LoanTable {
         Ok(f(&mut slices))
     }
 
-    /// Copies between two lent buffers. If the program lent overlapping ones, the bytes move as by `memmove`.
+    /// Copies a range to `to`, from `at` on. If the program lent overlapping buffers, the bytes move as by `memmove`.
     ///
     /// # Errors
     /// [`LoanError::Ended`], [`LoanError::Outside`], [`LoanError::ReadOnly`].
-    pub fn copy(
-        &mut self,
-        from: Loan,
-        from_offset: usize,
-        to: Loan,
-        to_offset: usize,
-        len: usize,
-    ) -> Result<(), LoanError> {
-        let source = self.find(from, from_offset, len, false)?;
-        let target = self.find(to, to_offset, len, true)?;
+    pub fn copy(&mut self, from: LoanRange, to: Loan, at: usize) -> Result<(), LoanError> {
+        let source = self.find(from, false)?;
+        let target = self.find(to.range(at, from.len), true)?;
         // SAFETY: both ranges lie in buffers that are lent now.
-        unsafe { copy_overlapping(Kernel::Memcpy, target, source, len) };
+        unsafe { copy_overlapping(Kernel::Memcpy, target, source, from.len) };
         Ok(())
     }
 }

@@ -113,9 +113,7 @@ impl Messages {
         if range.len == 0 {
             return Ok(());
         }
-        let part = self
-            .sends
-            .part(messenger, range.loan, range.offset, range.len)?;
+        let part = self.sends.part(messenger, range)?;
         self.sends
             .send(messenger, &Route::new(state, seq), reader, 0, part)
     }
@@ -146,7 +144,7 @@ impl Messages {
             return Ok(None);
         };
         let ByteRange { offset, len } = plan.takes.of(place);
-        let part = self.receives.part(messenger, recv, offset, len)?;
+        let part = self.receives.part(messenger, recv.range(offset, len))?;
         let route = Route::new(state, seq);
         self.receives
             .receive(messenger, &route, place, 0, part)

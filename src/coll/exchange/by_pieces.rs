@@ -145,7 +145,7 @@ impl Exchange {
                     ..
                 } = cx.parts();
                 let bounce = transfer.here(&state.bounce, shared);
-                memory.loans().write(recv, to, n, |out| {
+                memory.loans().write(recv.range(to, n), |out| {
                     copy_slices(Kernel::Memcpy, out, &bounce[at..at + n]);
                 })?;
                 cx.tally.add(cx.state.members[other], LayerId::MAP, n);

@@ -343,7 +343,7 @@ impl PushedPart {
         let from = self.from + offset;
         if let (Some(to), Some(recv)) = (self.own, recv) {
             let loans = memory.loans();
-            loans.copy(loan, from, recv, to + offset, len)?;
+            loans.copy(loan.range(from, len), recv, to + offset)?;
         }
         if self.targets.is_empty() {
             return Ok(());

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::peer::Peer;
 use onecopy_btl::LayerId;
 use onecopy_shm::coll::{View, kind};
-use onecopy_shm::loan::{LoanRange, LoanTable};
+use onecopy_shm::loan::LoanTable;
 
 /// Bytes of a fragment when two vectors are combined, and when more are. Then the result is read and written once for
 /// each. It is to stay in the first cache, which has 32 KiB or more. Of two each byte is touched once, so that only a
@@ -320,23 +320,19 @@ impl Fold {
             }
             (Some(temp), Some(recv)) if operands.own.is_some() && self.plan.gives_all() => {
                 let own = View::of(&temp[begin..begin + len]);
-                loans.write(recv, self.result_at(begin), len, |out| {
+                loans.write(recv.range(self.result_at(begin), len), |out| {
                     combine_all(&operands, out, views, Some(own), work);
                 })?;
             }
             (_, Some(recv)) => {
-                let to = LoanRange {
-                    loan: recv,
-                    offset: self.result_at(begin),
-                    len,
-                };
+                let to = recv.range(self.result_at(begin), len);
                 let from = self.plan.send.part(begin, len);
                 loans.write_viewing(to, from, |out, own| {
                     combine_all(&operands, out, views, Some(own), work);
                 })?;
             }
             (_, None) if fragment.apart => {
-                let own = loans.view(self.plan.send.loan, self.plan.send.offset + begin, len)?;
+                let own = loans.view(self.plan.send.part(begin, len))?;
                 combine_all(&operands, room.helped, views, Some(own), work);
             }
             (_, None) => {}

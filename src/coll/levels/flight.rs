@@ -214,10 +214,7 @@ fn start(
 ) -> Result<StepState> {
     let mut lend = |piece: Option<LoanRange>| -> Result<Option<Loan>> {
         let Some(piece) = piece else { return Ok(None) };
-        let part = engine
-            .core
-            .loans
-            .part(piece.loan, piece.offset, piece.len)?;
+        let part = engine.core.loans.part(piece)?;
         parts.push(part);
         Ok(Some(part))
     };

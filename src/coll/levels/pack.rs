@@ -36,7 +36,7 @@ pub(super) fn of_group(parts: &Parts, place: &Position, node: usize) -> Vec<Byte
 /// Copies between buffers of this rank.
 pub(super) fn copy(engine: &mut Engine, from: LoanRange, to: LoanRange, len: usize) -> Result<()> {
     let loans = &mut engine.core.loans;
-    Ok(loans.copy(from.loan, from.offset, to.loan, to.offset, len)?)
+    Ok(loans.copy(from.part(0, len), to.loan, to.offset)?)
 }
 
 /// At a leader: copies parts of `bytes` bytes, one for each pair of a member of its node and a member of all. They go

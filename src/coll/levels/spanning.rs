@@ -226,7 +226,7 @@ impl Spanning {
                 engine
                     .core
                     .loans
-                    .copy(recv, part.offset, recv, 0, part.len)?;
+                    .copy(recv.range(part.offset, part.len), recv, 0)?;
             }
             self.end(engine);
         }
@@ -266,7 +266,10 @@ impl Spanning {
     fn copy_own(&self, engine: &mut Engine, place: &Position) -> Result<()> {
         if let (Work::Move, Some(send), Some(recv)) = (&self.work, self.send, self.recv) {
             let ByteRange { offset, len } = self.fragments.part_of(place.me);
-            engine.core.loans.copy(send, 0, recv, offset, len)?;
+            engine
+                .core
+                .loans
+                .copy(LoanRange::first(send, len), recv, offset)?;
         }
         Ok(())
     }

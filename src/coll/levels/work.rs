@@ -83,18 +83,14 @@ impl Load {
     /// Where the fragment goes.
     fn target(&self) -> Option<LoanRange> {
         let Fragment { to, len, .. } = self.fragment;
-        self.recv.map(|loan| LoanRange {
-            loan,
-            offset: to,
-            len,
-        })
+        self.recv.map(|recv| recv.range(to, len))
     }
 
     /// What this rank gives, which without a send buffer stands in the receive buffer at `offset`.
     fn given(&self, offset: usize, len: usize) -> Option<LoanRange> {
         match self.send {
             Some(loan) => Some(LoanRange::first(loan, len)),
-            None => self.recv.map(|loan| LoanRange { loan, offset, len }),
+            None => self.recv.map(|recv| recv.range(offset, len)),
         }
     }
 }
@@ -429,11 +425,7 @@ impl Work {
                     let members = place.nodes.members_of(node);
                     for (&member, part) in members.iter().zip(of_group(parts, place, node)) {
                         let from = room.part(block.offset + part.offset, part.len);
-                        let to = LoanRange {
-                            loan: recv,
-                            offset: parts.of(member).offset,
-                            len: part.len,
-                        };
+                        let to = recv.range(parts.of(member).offset, part.len);
                         copy(engine, from, to, part.len)?;
                     }
                 }

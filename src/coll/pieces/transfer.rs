@@ -376,7 +376,7 @@ impl PieceTransfer {
                     Bounce::Temp => shared.temp.as_deref_mut().unwrap_or_default(),
                     Bounce::Kept(_) => state.bounce.own_mut(),
                 };
-                memory.loans().read(loan, from, n, |bytes| {
+                memory.loans().read(loan.range(from, n), |bytes| {
                     copy_slices(Kernel::Memcpy, &mut bounce[at..at + n], bytes);
                 })?;
             }

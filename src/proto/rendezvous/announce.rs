@@ -17,7 +17,7 @@ use onecopy_btl::{RegionPart, RemoteRange};
 use onecopy_obs::tracepoints;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::HeapOffset;
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanRange};
 
 /// Announces the send `id`. `false`: no room yet.
 #[inline]
@@ -219,7 +219,7 @@ fn show(core: &mut Core, peer: &Peer, id: RequestId, loan: Loan) -> Option<Sourc
     // An announcement that found no room is made again.
     if core.requests.shown(id).is_none() {
         let show = |bytes: &[u8]| peer.endpoint.show(bytes);
-        let shown = core.loans.read(loan, 0, loan.len(), show).ok()??;
+        let shown = core.loans.read(LoanRange::whole(loan), show).ok()??;
         core.requests.keep_shown(id, shown);
     }
     core.requests.shown(id).map(|shown| SourceLayout::Region {

@@ -16,6 +16,7 @@ use crate::state::transfer::Transfer;
 use onecopy_btl::link::Link;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_obs::{Counters, tracepoints};
+use onecopy_shm::loan::LoanRange;
 use std::io::IoSliceMut;
 
 /// What is known at once of a message in the peer's heap: whether it can be loaded where it lies.
@@ -110,7 +111,8 @@ pub(super) fn receive(
         return false;
     }
     let number = announcement.request;
-    let read = core.loans.write(loan, 0, len as usize, |out| {
+    let whole = LoanRange::first(loan, len as usize);
+    let read = core.loans.write(whole, |out| {
         copy(&mut core.counters, peer, number, range, out)
     });
     if read != Ok(true) {

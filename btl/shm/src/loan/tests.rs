@@ -19,32 +19,32 @@ fn a_loan_ends_with_its_closure_and_its_number_is_dead_then() {
         engine
             .0
             .borrow_mut()
-            .write(loan, 1, 1, |b| b[0] = 9)
+            .write(loan.range(1, 1), |b| b[0] = 9)
             .unwrap();
         loan
     });
     assert_eq!(buffer, [1, 9, 3]);
     assert_eq!(
-        engine.0.borrow().read(loan, 0, 1, |_| ()),
+        engine.0.borrow().read(loan.range(0, 1), |_| ()),
         Err(LoanError::Ended)
     );
     let other = [0u8; 8];
     lend(&engine, &other, |fresh| {
         assert_eq!(
-            engine.0.borrow().read(loan, 0, 1, |_| ()),
+            engine.0.borrow().read(loan.range(0, 1), |_| ()),
             Err(LoanError::Ended),
             "the entry is used again, the number is not"
         );
         assert_eq!(
-            engine.0.borrow_mut().write(fresh, 0, 1, |_| ()),
+            engine.0.borrow_mut().write(fresh.range(0, 1), |_| ()),
             Err(LoanError::ReadOnly)
         );
         assert!(matches!(
-            engine.0.borrow().read(fresh, 5, 4, |_| ()),
+            engine.0.borrow().read(fresh.range(5, 4), |_| ()),
             Err(LoanError::Outside { .. })
         ));
         assert!(matches!(
-            engine.0.borrow().read(fresh, usize::MAX, 2, |_| ()),
+            engine.0.borrow().read(fresh.range(usize::MAX, 2), |_| ()),
             Err(LoanError::Outside { .. })
         ));
     });
@@ -68,7 +68,7 @@ fn an_owned_buffer_comes_back() {
     engine
         .0
         .borrow_mut()
-        .write(owned.loan(), 4, 4, |b| {
+        .write(owned.loan().range(4, 4), |b| {
             b.copy_from_slice(&7u32.to_ne_bytes())
         })
         .unwrap();
@@ -90,7 +90,11 @@ fn a_scope_ends_its_loans_after_settling() {
         |s| {
             let to = s.lend_mut(&mut buffer);
             let from = s.lend(&source);
-            engine.0.borrow_mut().copy(from, 0, to, 0, 16).unwrap();
+            engine
+                .0
+                .borrow_mut()
+                .copy(LoanRange::whole(from), to, 0)
+                .unwrap();
         },
     );
     assert_eq!(buffer, source);
