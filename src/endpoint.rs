@@ -583,6 +583,23 @@ impl Endpoint {
         }
     }
 
+    /// Tells the peer from which size on this rank wants messages announced that would come in chunks; none: no such
+    /// size.
+    pub(crate) fn want_announced(&self, from: Option<u64>) {
+        if let Self::SharedMemory(endpoint) = self {
+            endpoint.want_announced(from);
+        }
+    }
+
+    /// From which size on the peer wants messages announced that would go in chunks.
+    #[inline]
+    pub(crate) fn wants_announced(&self) -> u64 {
+        match self {
+            Self::SharedMemory(endpoint) => endpoint.wants_announced(),
+            Self::Socket(_) => u64::MAX,
+        }
+    }
+
     /// Tells the peer whether this rank can read its messages only where they were exposed.
     pub(crate) fn want_exposed(&self, wants: bool) {
         if let Self::SharedMemory(endpoint) = self {

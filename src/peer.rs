@@ -14,6 +14,7 @@ use crate::endpoint::Endpoint;
 use crate::select::Thresholds;
 use crate::select::chunks::Chunks;
 use crate::select::observed::Observed;
+use crate::select::unasked::Unasked;
 use crate::wireup::Death;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::Link;
@@ -92,15 +93,19 @@ impl Gone {
 pub(crate) struct Policy {
     pub(crate) thresholds: Thresholds,
     pub(crate) observed: Observed,
+    /// What was seen of the peer's messages that were not asked for.
+    pub(crate) unasked: Unasked,
     /// How messages to the peer are cut.
     pub(crate) chunks: Chunks,
 }
 
 impl Policy {
     fn new(knobs: &Knobs, costs: &Costs, link: &Link, chunks: Chunks) -> Self {
+        let observed = Observed::of(knobs, costs, link.proven());
         Self {
             thresholds: Thresholds::compute(knobs, costs, link),
-            observed: Observed::of(knobs, costs, link.proven()),
+            unasked: Unasked::of(knobs, costs, link.proven(), &observed),
+            observed,
             chunks,
         }
     }
@@ -109,6 +114,8 @@ impl Policy {
     pub(crate) fn adapt(&mut self, knobs: &Knobs, costs: &Costs, link: &Link) {
         self.thresholds = Thresholds::compute(knobs, costs, link);
         self.observed.adapt(knobs, costs, link.proven());
+        let fresh = Unasked::of(knobs, costs, link.proven(), &self.observed);
+        self.unasked.adapt(&fresh);
     }
 }
 
@@ -224,6 +231,29 @@ impl Peer {
         }
         let no_pipes = self.outbound.pipes.is_empty();
         self.endpoint.could_write(share, no_pipes)
+    }
+
+    /// A message came in chunks that this rank had not asked for. If it was timed, the pair learns from it.
+    #[inline]
+    pub(crate) fn came_unasked(&mut self, incoming: &Incoming) {
+        if let Some((begun, bytes)) = incoming.timed {
+            self.learn_unasked(bytes, begun);
+        }
+    }
+
+    #[cold]
+    fn learn_unasked(&mut self, bytes: u64, begun: Instant) {
+        self.policy.unasked.came(bytes, begun.elapsed());
+        self.want_announced();
+    }
+
+    /// Lets the peer know from which size on it should announce messages, by what was seen.
+    pub(crate) fn want_announced(&mut self) {
+        let Policy {
+            unasked, observed, ..
+        } = &mut self.policy;
+        let wanted = unasked.wanted(observed);
+        self.endpoint.want_announced(wanted);
     }
 
     /// Lets the peer know whether this rank can read its messages by the kernel module only from regions.

@@ -9,6 +9,7 @@ pub(crate) mod decide;
 pub mod explain;
 pub(crate) mod observed;
 pub(crate) mod rewritten;
+pub(crate) mod unasked;
 
 use crate::endpoint::{MAX_RECORD_SLOTS, largest_payload, payload_of};
 use observed::Rival;
@@ -222,10 +223,11 @@ impl Thresholds {
             extra,
             in_heap,
             has_credit,
+            wanted,
         } = message;
         if !has_credit {
             SendProtocol::Announced
-        } else if len >= self.announce_from(in_heap) && len > self.fast_max as u64 {
+        } else if len >= self.announce_from(in_heap).min(wanted) && len > self.fast_max as u64 {
             match len <= self.chunks_if_rewritten(in_heap) && changed() {
                 true => SendProtocol::Chunks,
                 false => SendProtocol::Announced,
@@ -302,6 +304,9 @@ pub struct SenderState {
     pub in_heap: bool,
     /// Whether the receiver has room for it.
     pub has_credit: bool,
+    /// From which size on the receiver wants it announced, by the times that it has seen; `u64::MAX`: it has no such
+    /// wish.
+    pub wanted: u64,
 }
 
 /// What the receiver of an announced message knows.

@@ -323,6 +323,21 @@ impl SharedMemory {
         self.segment.channel(channel)
     }
 
+    pub(super) fn want_announced(&self, from: Option<u64>) {
+        let word = from.map_or(0, |from| u32::try_from(from).unwrap_or(u32::MAX));
+        self.rx_control
+            .wants_announced
+            .store(word, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn wants_announced(&self) -> u64 {
+        match self.tx_control.wants_announced.load(Ordering::Relaxed) {
+            0 => u64::MAX,
+            from => u64::from(from),
+        }
+    }
+
     pub(super) fn want_exposed(&self, wants: bool) {
         let word = if wants { 2 } else { 1 };
         self.rx_control.wants_region.store(word, Ordering::Relaxed);

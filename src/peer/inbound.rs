@@ -7,8 +7,10 @@ use crate::endpoint::Endpoint;
 use crate::matching::{EntryId, Envelope};
 use crate::records::{ChunkBody, NONE};
 use crate::request::RequestId;
+use crate::select::unasked::Unasked;
 use onecopy_obs::Knobs;
 use onecopy_shm::fault;
+use std::time::Instant;
 
 /// Where the bytes of the chunked message that is under way go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub(crate) struct Incoming {
     pub(crate) envelope: Envelope,
     /// The sender's request that wants to know of the match.
     pub(crate) sync: Option<u64>,
+    /// When its first piece was there, and how many bytes were to follow, if it is timed.
+    pub(crate) timed: Option<(Instant, u64)>,
 }
 
 impl Incoming {
@@ -55,7 +59,16 @@ impl Incoming {
             received: 0,
             envelope,
             sync: (first.number != NONE).then_some(first.number),
+            timed: None,
         })
+    }
+
+    /// Its first piece is there, and a receive for it. Notes the time if it is one of those that are timed.
+    #[inline]
+    pub(crate) fn time(&mut self, unasked: &mut Unasked, first: &ChunkBody) {
+        let piece = u64::from(first.piece);
+        let begun = unasked.begin(self.total, piece);
+        self.timed = begun.map(|begun| (begun, self.total - piece));
     }
 
     /// The bytes of a chunk have come. `true`: those were the last ones.

@@ -351,6 +351,7 @@ fn receive_chunks<M: Medium>(
     if incoming.total > out.len() as u64 || incoming.sync.is_some() {
         return ReceiveProgress::Nothing;
     }
+    incoming.time(&mut peer.policy.unasked, &first);
     if u64::from(first.piece) < incoming.total
         && (at_once == AtOnce::Whole || !core.single_threaded)
     {
@@ -378,6 +379,7 @@ fn receive_chunks<M: Medium>(
         };
         pass(core, from, record, Some(body.chunk));
         if taken.last {
+            peer.came_unasked(&incoming);
             return received(
                 core,
                 peer,

@@ -4,7 +4,7 @@
 
 use crate::peer::{Peer, charge};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
-use crate::select::{SendProtocol, SenderState};
+use crate::select::{SendProtocol, SenderState, unasked};
 use crate::state::Core;
 use onecopy_shm::loan::{Loan, LoanRange};
 
@@ -47,17 +47,25 @@ pub(crate) fn plan(
     if !credit {
         core.counters.credit_stalls += 1;
     }
+    // Where bytes in the heap go was decided by what maps it.
+    let wanted = match in_heap || len < unasked::MIN {
+        true => u64::MAX,
+        false => peer.endpoint.wants_announced().max(unasked::MIN),
+    };
     let message = SenderState {
         len,
         extra: if sync { SYNC_BYTES as u64 } else { 0 },
         in_heap,
         has_credit: credit,
+        wanted,
     };
     let thresholds = &peer.policy.thresholds;
     match thresholds.send_protocol(&message, || changed(core)) {
         SendProtocol::Slots => SendPlan::Slots,
         SendProtocol::Chunks => SendPlan::Chunks { sent: 0 },
-        SendProtocol::Announced if len < thresholds.announce_from(in_heap) => SendPlan::Stalled,
+        SendProtocol::Announced if len < thresholds.announce_from(in_heap).min(wanted) => {
+            SendPlan::Stalled
+        }
         SendProtocol::Announced if thresholds.receiver_copies_alone(len, in_heap) => {
             SendPlan::Announced { coop_id: 0 }
         }
@@ -140,6 +148,58 @@ mod tests {
     use crate::request::{SendPlan, UserBuf};
     use crate::runtime::local_with;
     use onecopy_obs::Knobs;
+
+    /// A receiver wants messages announced from some size on: the sender announces those, and others after it has taken
+    /// that back. What it wants of shorter ones does not count.
+    #[test]
+    fn what_a_receiver_wants_announced_is_announced() {
+        const LONG: usize = 250_000;
+        const SHORT: usize = 100_000;
+        // Where calls of the kernel may copy, and chunks are first.
+        let settings = [("ONECOPY_CHUNK_COPY", "string")];
+        let knobs = Knobs::from_iter(settings).expect("knobs").0;
+        local_with(2, &knobs, |rt| {
+            let world = rt.world();
+            let from = vec![1u8; LONG];
+            let mut got = vec![0u8; LONG];
+            let other = 1 - rt.rank();
+            world.send(&[0u8], other, 2).expect("the first message");
+            world
+                .recv(&mut got[..1], other, 2)
+                .expect("the first message");
+            let announced = || {
+                rt.handle()
+                    .gate
+                    .enter()
+                    .engine
+                    .core
+                    .counters
+                    .sends_rendezvous
+            };
+            for (wanted, long) in [(None, 0), (Some(1), 1), (Some(200_000), 1), (None, 0)] {
+                {
+                    let mut worker = rt.handle().gate.enter();
+                    let peer = worker.engine.peers[other].as_mut();
+                    peer.expect("the peer").endpoint.want_announced(wanted);
+                }
+                world.barrier().expect("both want that");
+                let before = announced();
+                for len in [SHORT, LONG] {
+                    if rt.rank() == 0 {
+                        world.send(&from[..len], 1, 0).expect("sent");
+                    } else {
+                        world.recv(&mut got[..len], 0, 0).expect("received");
+                        assert_eq!(got[..len], from[..len]);
+                    }
+                }
+                if rt.rank() == 0 {
+                    assert_eq!(announced() - before, long, "{wanted:?}");
+                }
+                world.barrier().expect("both are through");
+            }
+            rt.finalize().expect("finalize");
+        });
+    }
 
     const LEN: usize = 200_000;
     const MESSAGES: usize = 8;

@@ -153,6 +153,7 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
             if let Some(timed) = transfer.timed.take() {
                 let observed = &mut peer.policy.observed;
                 observed.transferred(timed.rival, timed.bytes, timed.begun, Instant::now());
+                peer.want_announced();
             }
             let Some(&range) = transfer.remaining.last() else {
                 return Stepped::Over;

@@ -290,6 +290,8 @@ impl<'a> Table<'a> {
             extra: 0,
             in_heap,
             has_credit: true,
+            // What has been seen of no pair is not said.
+            wanted: u64::MAX,
         };
         // Too short a buffer is not looked at.
         let changed =

@@ -100,24 +100,31 @@ struct Together {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Rate {
+pub(super) struct Rate {
     setup_ns: f64,
     per_kib_ns: f64,
 }
 
 impl Rate {
-    fn new(curve: &Curve) -> Self {
+    pub(super) fn new(curve: &Curve) -> Self {
         Self {
             setup_ns: curve.setup_ns,
             per_kib_ns: curve.per_kib_ns,
         }
     }
-    fn estimate(&self, bytes: u64) -> f64 {
+    /// The same for what is under way already.
+    pub(super) fn without_setup(self) -> Self {
+        Self {
+            setup_ns: 0.0,
+            ..self
+        }
+    }
+    pub(super) fn estimate(&self, bytes: u64) -> f64 {
         self.setup_ns + bytes as f64 / 1024.0 * self.per_kib_ns
     }
     /// Faster samples get weight 0.5, slower ones 0.1: a preempted peer must not look like a slow layer. Chosen by
     /// magnitude: two fast samples settle a rate, and ten slow ones change it.
-    fn learn(&mut self, bytes: u64, took: Duration) {
+    pub(super) fn learn(&mut self, bytes: u64, took: Duration) {
         let seen = (took.as_nanos() as f64 - self.setup_ns).max(0.0) / (bytes as f64 / 1024.0);
         let weight = if seen < self.per_kib_ns { 0.5 } else { 0.1 };
         // A single outlier must not look like a verdict: one moves the rate by three tenths at most.
@@ -206,6 +213,24 @@ impl Observed {
         let retry = self.tries > 0;
         self.tries = self.tries.saturating_sub(1);
         Some(if retry { faster.other() } else { faster })
+    }
+
+    /// What is known of one of the two ways.
+    pub(super) fn rate(&self, rival: Rival) -> Rate {
+        match rival {
+            Rival::Kernel => self.call,
+            Rival::Pipeline => self.pipeline,
+        }
+    }
+
+    /// What a transfer of `bytes` takes by one of the two ways, in ns, by what was seen.
+    pub(super) fn estimate(&self, rival: Rival, bytes: u64) -> f64 {
+        self.rate(rival).estimate(bytes)
+    }
+
+    /// Chunks are as slow as this, as others were seen to be.
+    pub(super) fn assume_pipeline(&mut self, seen: Rate) {
+        self.pipeline.per_kib_ns = seen.per_kib_ns;
     }
 
     /// Transfers that were decided here; it wraps.

@@ -181,7 +181,10 @@ pub struct PairControl {
     pub wants_region: AtomicU32,
     /// Nonzero when the receiver does not talk with the sender any more; written by the receiver, once.
     pub given_up: AtomicU32,
-    _pad1: [AtomicU64; 6],
+    /// From which size on the receiver wants messages announced that would come in chunks; 0: it has no such wish.
+    /// Written by the receiver. A hint: a message comes either way.
+    pub wants_announced: AtomicU32,
+    _pad1: [AtomicU32; 11],
     /// Cooperative transfer from this sender.
     pub coop: CooperativeBlock,
 }

@@ -103,8 +103,11 @@ pub(crate) fn first_chunk(
     }
     peer.endpoint
         .will_read_chunk(body.chunk, body.begin as usize + body.piece as usize);
-    let incoming = Incoming::begin(&core.knobs, envelope, body)?;
+    let mut incoming = Incoming::begin(&core.knobs, envelope, body)?;
     let waiting = receives.match_posted(core, &envelope);
+    if waiting.is_some() {
+        incoming.time(&mut peer.policy.unasked, body);
+    }
     if let Some(PostedReceive::Lightweight(slot)) = waiting
         && body.piece > 0
         && u64::from(body.piece) == body.total
@@ -240,6 +243,7 @@ fn all_came(
         total: incoming.total,
     };
     let ended = Ended::eager(incoming.total, incoming.sync);
+    peer.came_unasked(incoming);
     match incoming.target {
         // If its buffer was withdrawn, it is complete already.
         Target::Request(id) => {
