@@ -123,7 +123,7 @@ struct Copying {
 impl Copying {
     /// Whether it is over. An error: so is its context. While nobody knows, it is not.
     fn look(&mut self) -> Settled {
-        let _entered = match self.lane.enter_same() {
+        let _entered = match self.lane.enter() {
             Ok(entered) => entered,
             Err(error) => return error.ends_context().then_some(Err(error)),
         };

@@ -103,16 +103,13 @@ impl Lane {
         lanes.retain(|lane| !Arc::ptr_eq(lane, self));
     }
 
-    /// Makes its context the thread's one.
+    /// Makes its context the thread's one, if that is still the one in which its streams and events were made. They are
+    /// gone with it, and no call may name them in the next one.
     pub(crate) fn enter(&self) -> Result<Entered, Error> {
-        self.context.enter(self.driver)
-    }
-
-    /// The same, if that is still the context in which its streams and events were made. They are gone with it.
-    pub(crate) fn enter_same(&self) -> Result<Entered, Error> {
+        let entered = self.context.enter(self.driver)?;
         match self.context_id() {
-            Some(own) => own.enter(self.driver),
-            None => self.enter(),
+            Some(own) if self.context.id(self.driver) != self.id => Err(own.gone()),
+            _ => Ok(entered),
         }
     }
 
@@ -144,7 +141,7 @@ impl Lane {
         len: usize,
     ) -> Result<(), Error> {
         let driver = self.driver;
-        let _entered = self.context.enter(driver)?;
+        let _entered = self.enter()?;
         let stream = self.stream(direction);
         let (code, call) = match direction {
             Direction::ToHost => {
@@ -168,7 +165,7 @@ impl Lane {
         if let Some(stream) = place.get() {
             return Ok(stream.0);
         }
-        let _entered = self.context.enter(self.driver)?;
+        let _entered = self.enter()?;
         let made = Stream::new(self.driver)?;
         // One that another thread has made meanwhile stays; this one then ends with the context.
         Ok(place.get_or_init(|| made).0)
@@ -189,7 +186,7 @@ impl Lane {
     ) -> Result<(), Error> {
         let driver = self.driver;
         let stream = self.between(which)?;
-        let _entered = self.context.enter(driver)?;
+        let _entered = self.enter()?;
         let (code, call) = match context {
             None => {
                 // SAFETY: by the contract of this function.
@@ -218,7 +215,7 @@ impl Lane {
         let call = "cuMemFreeAsync";
         let free = needed(driver.cuMemFreeAsync, call)?;
         let stream = self.between(Between::Message)?;
-        let _entered = self.enter_same()?;
+        let _entered = self.enter()?;
         // SAFETY: by the contract of this function; a stream of the context that was just entered.
         let code = unsafe { free(address, stream) };
         check(driver, code, call, || {
@@ -236,7 +233,7 @@ impl Lane {
     pub(crate) fn is_idle(&self, which: Between) -> Result<bool, Error> {
         let driver = self.driver;
         let stream = self.between(which)?;
-        let _entered = self.enter_same()?;
+        let _entered = self.enter()?;
         // SAFETY: a stream of the context that was just entered.
         let code = unsafe { (driver.cuStreamQuery)(stream) };
         if code == CUDA_ERROR_NOT_READY {
@@ -253,7 +250,7 @@ impl Lane {
 
     fn mark_in(self: &Arc<Self>, stream: CUstream) -> Result<Event, Error> {
         let driver = self.driver;
-        let _entered = self.context.enter(driver)?;
+        let _entered = self.enter()?;
         let kept = self
             .events
             .lock()
@@ -299,7 +296,7 @@ impl Event {
     /// Whether all before it is done.
     pub(crate) fn is_done(&self) -> Result<bool, Error> {
         let driver = self.lane.driver;
-        let _entered = self.lane.context.enter(driver)?;
+        let _entered = self.lane.enter()?;
         // SAFETY: an event of ours that was recorded.
         let code = unsafe { (driver.cuEventQuery)(self.raw.0) };
         if code == CUDA_ERROR_NOT_READY {

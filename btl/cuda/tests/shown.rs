@@ -17,50 +17,16 @@ mod harness;
 mod limit;
 #[path = "driver/memory.rs"]
 mod memory;
+#[path = "driver/peer.rs"]
+mod peer;
 
 use fetches::*;
 use harness::*;
 use memory::*;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use onecopy_cuda::direct::{By, End, Fetch, Offering, close_all, forget, set_bound};
-use onecopy_shm::process::pidfd_open;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-
-/// A multiple of what virtual memory is made in.
-const LEN: usize = 2 << 20;
-
-fn own_process() -> OwnedFd {
-    pidfd_open(nix::unistd::Pid::this()).expect("this process")
-}
-
-/// A fetch of what a peer offers.
-fn begun(peer: u32, process: &OwnedFd, to: u64, offering: &Offering) -> Fetch {
-    let offer = offering.shown().expect("it is shown");
-    let fetch = fetch_to(Some((to, LEN as u64)));
-    assert!(fetch.accept(By::Peer(peer, Some(process.as_fd())), offer, LEN as u64));
-    fetch
-}
-
-/// A device or a helper that is late makes a fetch decline; then it is tried again.
-fn fetched_from(peer: u32, to: u64, from: u64) {
-    let process = own_process();
-    let mut last = None;
-    for _ in 0..50 {
-        let offering = offered(from, LEN);
-        match end_of(&begun(peer, &process, to, &offering)) {
-            End::All => return,
-            end => last = Some(end),
-        }
-    }
-    panic!("{last:?}");
-}
-
-fn reason_of(fetch: &Fetch) -> String {
-    match end_of(fetch) {
-        End::Declined(why) => why.to_string(),
-        other => panic!("{other:?}"),
-    }
-}
+use onecopy_cuda::direct::{By, End, Offering, forget, set_bound};
+use peer::*;
+use std::os::fd::{AsFd, AsRawFd};
 
 /// Descriptors of device memory that are open, and how many of them an exec would keep.
 fn descriptors() -> (usize, usize) {
@@ -80,12 +46,6 @@ fn descriptors() -> (usize, usize) {
         found.1 += usize::from(flags & libc::FD_CLOEXEC == 0);
     }
     found
-}
-
-/// Everything is closed, also what the helper closes.
-fn settle(driver: &Driver) {
-    close_all();
-    assert!(limit::wait_until(|| driver.mappings() == 0), "it stays");
 }
 
 #[test]

@@ -155,7 +155,7 @@ unsigned long cuModelCopies(void);
 /* Copies between devices so far, but for short ones. */
 unsigned long cuModelBetween(void);
 /* Mappings of other processes' memory that are open, and how many were opened so far. Calls that no program may make,
- * such as closing one while work names it. */
+ * such as closing one while work names it, or to name a stream of a context that has ended. */
 unsigned long cuModelMappings(void);
 unsigned long cuModelOpenings(void);
 unsigned long cuModelMisuses(void);

@@ -75,13 +75,21 @@ pub(crate) fn fetched(to: u64, offering: &Offering, len: usize) {
 
 /// A fetch whose copy has begun and is held back, until the driver lets it go.
 pub(crate) fn held(driver: &Driver, to: u64, offering: &Offering, len: usize) -> Fetch {
+    held_as(driver, || {
+        let fetch = fetch_to(Some((to, len as u64)));
+        assert!(fetch.accept(By::Own, &offering.own(), len as u64));
+        fetch
+    })
+}
+
+/// The same, of fetches that are made so: a device that is late makes one decline.
+pub(crate) fn held_as(driver: &Driver, made: impl Fn() -> Fetch) -> Fetch {
     // SAFETY: copies of the device wait until they are let go; short ones do not.
     unsafe { (driver.functions.hold)(0, 2) };
     let before = driver.between();
     let mut held = None;
     let begun = limit::wait_until(|| {
-        let fetch = fetch_to(Some((to, len as u64)));
-        assert!(fetch.accept(By::Own, &offering.own(), len as u64));
+        let fetch = made();
         while fetch.end().is_none() && driver.between() == before {
             fetch.advance();
         }

@@ -17,7 +17,8 @@
  * descriptor that is given out survives an exec unless its owner says otherwise. A handle of physical memory lives as
  * long as it is held or mapped; the next one made has the same value. So it is with a pool's. A mapping begins without
  * access. The memfd of a pool says which allocations are there, and how often other processes have each imported. To free
- * one that is, or to unmap what work names, is a misuse. With MODEL_CUDA_IDS=kept, mappings at one reservation have one
+ * one that is, or to unmap what work names, is a misuse. So it is to name a stream or an event of a context that has
+ * ended: another one may be at its place, or nothing. With MODEL_CUDA_IDS=kept, mappings at one reservation have one
  * number. With MODEL_CUDA_RANGES=reserved the range of an address is its reservation.
  *
  * Names and numbers are those of the interface. Environment: MODEL_CUDA_DEVICES says how many devices there are,
@@ -713,6 +714,14 @@ static struct stream *named(CUstream handle)
 	return handle;
 }
 
+/* The same; NULL: its context has ended, or it was given back. */
+static struct stream *living(CUstream handle)
+{
+	struct stream *found = named(handle);
+	misuses += found->gone;
+	return found->gone ? NULL : found;
+}
+
 static struct op *add(struct stream *stream, enum work what)
 {
 	struct op *op = calloc(1, sizeof(*op));
@@ -1194,10 +1203,11 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 	pthread_mutex_lock(&lock);
 	NEED_CONTEXT();
 	struct allocation *a = find(address);
-	bool good = a && a->kind == POOLED && a->base == address;
+	struct stream *in = living(stream);
+	bool good = in && a && a->kind == POOLED && a->base == address;
 	if (good)
-		add(named(stream), FREE)->to = address;
-	misuses += !good;
+		add(in, FREE)->to = address;
+	misuses += in && !good;
 	pthread_mutex_unlock(&lock);
 	return good ? SUCCESS : INVALID_VALUE;
 }
@@ -1833,8 +1843,8 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
 	if ((a && bytes > a->base + a->size - to) || (b && bytes > b->base + b->size - from)) {
 		result = INVALID_VALUE;
 	} else {
-		struct stream *in = named(stream);
-		if (in->gone) {
+		struct stream *in = living(stream);
+		if (!in) {
 			pthread_mutex_unlock(&lock);
 			return INVALID_HANDLE;
 		}
@@ -1940,7 +1950,8 @@ CUresult cuStreamQuery(CUstream stream)
 {
 	pthread_mutex_lock(&lock);
 	NEED_CONTEXT();
-	CUresult result = named(stream)->head ? NOT_READY : SUCCESS;
+	struct stream *in = living(stream);
+	CUresult result = !in ? INVALID_HANDLE : in->head ? NOT_READY : SUCCESS;
 	pthread_mutex_unlock(&lock);
 	return result;
 }
@@ -1983,8 +1994,10 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
 {
 	pthread_mutex_lock(&lock);
 	NEED_CONTEXT();
-	struct stream *in = named(stream);
-	if (in->gone) {
+	struct stream *in = living(stream);
+	bool is_of_this = event->context == current() && event->context_id == current()->id;
+	misuses += !is_of_this;
+	if (!in || !is_of_this) {
 		pthread_mutex_unlock(&lock);
 		return INVALID_HANDLE;
 	}
@@ -2006,8 +2019,10 @@ CUresult cuEventQuery(CUevent event)
 {
 	pthread_mutex_lock(&lock);
 	CUresult result = check(event->context);
-	if (event->context_id != event->context->id)
+	if (event->context_id != event->context->id) {
+		misuses++;
 		result = CONTEXT_IS_DESTROYED;
+	}
 	if (!result && event->done < event->recorded)
 		result = NOT_READY;
 	pthread_mutex_unlock(&lock);

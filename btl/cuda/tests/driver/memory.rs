@@ -4,6 +4,7 @@
 //! # Safety
 //! Functions of the driver beside this file, called as its header says.
 #![allow(unsafe_code, reason = "calls of the driver")]
+#![allow(dead_code, reason = "each test program uses a part")]
 
 use crate::harness::Driver;
 use cuda_sys::*;
