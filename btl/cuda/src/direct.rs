@@ -113,6 +113,8 @@ struct Copying {
     /// Behind it. None: there was none to be had, or it cannot be asked.
     event: Option<Event>,
     keep: Keep,
+    /// Since when the driver is asked once more to take memory of a pool back.
+    refused: Option<Instant>,
     /// None: no copy has begun.
     #[expect(dead_code, reason = "kept, not used")]
     counted: Option<Counted>,
@@ -121,8 +123,39 @@ struct Copying {
 }
 
 impl Copying {
-    /// Whether it is over. An error: so is its context. While nobody knows, it is not.
+    /// Whether it is over, and what was open for it given back. An error: its context is over. While nobody knows, it
+    /// is not.
     fn look(&mut self) -> Settled {
+        match self.look_in_lane()? {
+            Ok(()) => self.look_at_mapping(),
+            error => Some(error),
+        }
+    }
+
+    /// Whether memory of a pool is given back. What the driver has refused behind the copy it is asked for again, as
+    /// its owner may free the memory when the message is over.
+    fn look_at_mapping(&mut self) -> Settled {
+        let Keep::Mapping(mapping) = &self.keep else {
+            return Some(Ok(()));
+        };
+        if !mapping.is_lent() {
+            return Some(Ok(()));
+        }
+        let since = *self.refused.get_or_insert_with(Instant::now);
+        match mapping.give_back(&self.lane) {
+            Ok(()) => {
+                self.event = self.lane.mark_between(Between::Message).ok();
+                None
+            }
+            Err(error) if error.ends_context() => Some(Err(error)),
+            Err(_) if since.elapsed() < PATIENCE => None,
+            // The helper asks by a call that may wait for the device, and so for this message.
+            Err(_) => Some(Ok(())),
+        }
+    }
+
+    /// Whether what has begun in the lane is over.
+    fn look_in_lane(&mut self) -> Settled {
         let _entered = match self.lane.enter() {
             Ok(entered) => entered,
             Err(error) => return error.ends_context().then_some(Err(error)),
@@ -475,7 +508,7 @@ impl Waiting {
     /// Its owner may free it once the message is over, and not while somebody has it open.
     fn behind(self, counted: Option<Counted>, end: End) -> Step {
         if let Keep::Mapping(mapping) = &self.keep {
-            // What is refused here is tried again when the mapping is closed.
+            // What is refused here is asked for again behind the copy.
             let _ = mapping.give_back(&self.lane);
         }
         let event = self.lane.mark_between(Between::Message).ok();
@@ -483,6 +516,7 @@ impl Waiting {
             lane: self.lane,
             event,
             keep: self.keep,
+            refused: None,
             counted,
             end,
         })

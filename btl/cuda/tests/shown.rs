@@ -132,6 +132,45 @@ fn memory_of_a_pool_is_given_back_before_its_message_is_over() {
     assert_eq!(driver.misuses(), 0);
 }
 
+/// The driver refuses at first to take it back behind the copy. Its owner may free it no earlier than that was done.
+#[test]
+fn memory_of_a_pool_that_is_not_taken_back_at_once_keeps_its_message() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let to = driver.alloc(LEN);
+    let pool = driver.pool(BY_DESCRIPTOR);
+    for turn in 0..4 {
+        let from = driver.alloc_from(pool, LEN);
+        put(whole(from), &pattern(LEN, turn)).expect("a copy");
+        let is_fetched = limit::wait_until(|| {
+            driver.fault(NO_FAULT, 0);
+            // Behind this one the helper has nothing to do any more.
+            fetched_from(1, to, from);
+            let before = driver.blocking_calls();
+            driver.fault(NO_FREE, 1 + i32::from(turn % 2));
+            let offering = offered(from, LEN);
+            let end = end_of(&begun(1, &own_process(), to, &offering));
+            assert!(limit::wait_until(|| driver.mappings() == 0), "it stays");
+            let is_by_helper = driver.blocking_calls() > before;
+            assert!(end != End::All || !is_by_helper, "it was over before");
+            end == End::All
+        });
+        assert!(is_fetched);
+        driver.fault(NO_FAULT, 0);
+        driver.free(from);
+        assert!(get(whole(to), LEN).expect("a copy") == pattern(LEN, turn));
+    }
+    // If it always does, no message waits for it. The helper asks in another way.
+    let from = driver.alloc_from(pool, LEN);
+    driver.fault(NO_FREE, i32::MAX);
+    fetched_from(1, to, from);
+    assert!(limit::wait_until(|| driver.mappings() == 0), "it stays");
+    driver.free(from);
+    driver.end_pool(pool);
+    settle(&driver);
+    assert_eq!(driver.misuses(), 0);
+}
+
 /// Nor is an allocation of a pool open twice at a time.
 #[test]
 fn two_messages_of_one_allocation_of_a_pool_do_not_share_it() {

@@ -136,7 +136,9 @@ enum model_fault {
 	MODEL_LOST_CONTEXT,
 	MODEL_NO_REGISTRATION,
 	/* No event behind a long copy that is not done. */
-	MODEL_NO_EVENT
+	MODEL_NO_EVENT,
+	/* So many times no memory of a pool is taken back in the order of a stream. */
+	MODEL_NO_FREE
 };
 void cuModelFault(enum model_fault fault, int after);
 /* Calls that waited for the device, or put work into a default stream, so far. */

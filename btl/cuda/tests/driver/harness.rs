@@ -69,6 +69,7 @@ pub(crate) const NO_FAULT: c_int = 0;
 pub(crate) const ILLEGAL: c_int = 2;
 pub(crate) const LOST: c_int = 3;
 pub(crate) const NO_EVENT: c_int = 5;
+pub(crate) const NO_FREE: c_int = 6;
 
 pub(crate) fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
     // SAFETY: an open handle, a name that ends with a zero.

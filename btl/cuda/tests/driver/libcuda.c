@@ -1203,6 +1203,10 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 	pthread_mutex_lock(&lock);
 	NEED_CONTEXT();
 	struct allocation *a = find(address);
+	if (fault == MODEL_NO_FREE && fault_after-- > 0) {
+		pthread_mutex_unlock(&lock);
+		return OUT_OF_MEMORY;
+	}
 	struct stream *in = living(stream);
 	bool good = in && a && a->kind == POOLED && a->base == address;
 	if (good)
