@@ -186,6 +186,11 @@ fn two_messages_of_one_allocation_of_a_pool_do_not_share_it() {
     fetch.advance();
     let late = begun(1, &process, other, &second);
     assert!(reason_of(&late).contains("another message"));
+    // Nor under another number, and at another place, than it has.
+    for words in [[(8, 1000), (16, 4096)], [(8, 1001), (16, 8192)]] {
+        let why = forged(other, &second, &words);
+        assert!(why.contains("another message"), "{why}");
+    }
     end_of(&fetch);
     fetched_from(1, other, from);
     driver.free(from);

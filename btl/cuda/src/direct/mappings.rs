@@ -12,6 +12,7 @@ use super::opening::{Key, Opened, close, give_back, open};
 use super::process::Refusal;
 use super::{PATIENCE, most, reason};
 use super::{export, helper, process};
+use crate::context::ContextId;
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::pipeline::lock;
@@ -183,10 +184,39 @@ impl Mappings {
         }
         // Before another one goes for it.
         refusal().map_or(Ok(()), Err)?;
-        if !key.stays() {
-            return self.pass(key, most);
+        // What gives an allocation of a pool back could take it from another message.
+        let passing = self.passing_in(key.context);
+        if !key.stays() && passing.iter().any(|other| key.may_be(&other.key)) {
+            return Err("another message of that pool's allocation is being copied".into());
         }
-        let most = self.most(most);
+        let rest = most.saturating_sub(passing.len());
+        let rest = match key.stays() {
+            true => self.most(rest),
+            false => rest,
+        };
+        self.make_room(rest)?;
+        let new = Arc::new(Mapping::new(key));
+        match new.key.stays() {
+            true => self.list.push(Arc::clone(&new)),
+            false => self.passing.push(Arc::downgrade(&new)),
+        }
+        Ok(Given::New(new))
+    }
+
+    /// Those of one message alone. In a context that is gone nothing is given back any more.
+    fn passing_in(&mut self, context: ContextId) -> Vec<Arc<Mapping>> {
+        let is_gone = |other: ContextId| other.device == context.device && other != context;
+        let live: Vec<_> = self.passing.iter().filter_map(Weak::upgrade).collect();
+        let live: Vec<_> = live
+            .into_iter()
+            .filter(|it| !is_gone(it.key.context))
+            .collect();
+        self.passing = live.iter().map(Arc::downgrade).collect();
+        live
+    }
+
+    /// Lets the least recently used of the list go, until it has room for one more of so many.
+    fn make_room(&mut self, most: usize) -> Result<(), Arc<str>> {
         while self.list.len() >= most {
             // Those in use are kept by their users, too.
             let unused = self
@@ -201,30 +231,7 @@ impl Mappings {
                 }
             }
         }
-        let new = Arc::new(Mapping::new(key));
-        self.list.push(Arc::clone(&new));
-        Ok(Given::New(new))
-    }
-
-    /// One for a message alone. An allocation is never open twice: what gives one back could take it from the other.
-    fn pass(&mut self, key: Key, most: usize) -> Result<Given, Arc<str>> {
-        // In a context that is gone nothing is given back any more.
-        let is_used = |mapping: &Arc<Mapping>| mapping.key.context == key.context;
-        let of_device = |mapping: &Arc<Mapping>| mapping.key.context.device == key.context.device;
-        self.passing.retain(|mapping| {
-            let mapping = mapping.upgrade();
-            mapping.is_some_and(|mapping| is_used(&mapping) || !of_device(&mapping))
-        });
-        if self.passing.len() >= most {
-            return Err("as many allocations are in use as ONECOPY_DEVICE_MAPPINGS permits".into());
-        }
-        let is_same = |other: Arc<Mapping>| (other.key.peer, other.key.id) == (key.peer, key.id);
-        if self.passing.iter().filter_map(Weak::upgrade).any(is_same) {
-            return Err("another message of that pool's allocation is being copied".into());
-        }
-        let new = Arc::new(Mapping::new(key));
-        self.passing.push(Arc::downgrade(&new));
-        Ok(Given::New(new))
+        Ok(())
     }
 
     /// An error: why no descriptor of a peer can be had. It is asked for again after a while.
@@ -386,7 +393,6 @@ pub fn close_all() {
 mod tests {
     use super::super::handle::HANDLE;
     use super::*;
-    use crate::context::ContextId;
     use cuda_sys::CUDA_ERROR_MAP_FAILED;
 
     fn key(peer: u32, base: u64, id: u64) -> Key {
@@ -592,7 +598,7 @@ mod tests {
         let data = [id as u8; HANDLE];
         Key {
             handle: Handle::Pool { fd: 7, data },
-            ..key(peer, 8, id)
+            ..key(peer, 8 + id, id)
         }
     }
 
@@ -602,6 +608,16 @@ mod tests {
         let first = new(&mut mappings, of_pool(1, 1));
         assert!(mappings.get(of_pool(1, 1), 4, || None).is_err(), "in use");
         let others = [of_pool(1, 2), of_pool(2, 1)].map(|key| new(&mut mappings, key));
+        // Whatever a peer says of it: what the driver is asked for, or where it lies, is the same.
+        for (base, data) in [(9, 5), (77, 1)] {
+            let data = [data; HANDLE];
+            let renamed = Key {
+                handle: Handle::Pool { fd: 8, data },
+                ..key(1, base, 77)
+            };
+            let renamed = mappings.get(renamed, 9, || None).err();
+            assert!(renamed.is_some_and(|why| why.contains("another message")));
+        }
         drop(first);
         let again = new(&mut mappings, of_pool(1, 1));
         let fourth = new(&mut mappings, of_pool(3, 1));
@@ -612,6 +628,26 @@ mod tests {
         drop((others, again, fourth));
         assert!(mappings.list.is_empty());
         new(&mut mappings, of_pool(4, 1));
+    }
+
+    #[test]
+    fn the_bound_is_for_what_stays_and_for_memory_of_pools_together() {
+        let mut mappings = Mappings::new();
+        for base in 0..4 {
+            new(&mut mappings, key(1, base, base));
+        }
+        let passing = [1, 2, 3].map(|id| new(&mut mappings, of_pool(1, id)));
+        assert_eq!(mappings.list.len(), 1, "one goes for each");
+        let used = new(&mut mappings, key(1, 6, 6));
+        assert_eq!(mappings.list.len(), 1);
+        assert!(mappings.get(of_pool(1, 4), 4, || None).is_err(), "in use");
+        assert!(mappings.get(key(1, 7, 7), 4, || None).is_err(), "in use");
+        drop(passing);
+        for base in 7..10 {
+            new(&mut mappings, key(1, base, base));
+        }
+        assert_eq!(mappings.list.len(), 4);
+        drop(used);
     }
 
     #[test]

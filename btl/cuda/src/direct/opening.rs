@@ -54,6 +54,14 @@ impl Key {
         self != other && is_here && (is_same_place || self.context != other.context)
     }
 
+    /// Whether both may be one allocation of a pool. A peer's word alone tells that, so one thing in common is enough:
+    /// no two allocations of a correct peer have any. The pool's descriptor may have several numbers.
+    pub(super) fn may_be(&self, other: &Self) -> bool {
+        let [(_, data), (_, other_data)] = [self, other].map(|key| key.handle.encode());
+        let has_same = self.id == other.id || self.base == other.base || data == other_data;
+        self.peer == other.peer && has_same
+    }
+
     /// Whether it may stay open when its message is over. Memory of a pool may not: its owner may give it back then,
     /// and only if nobody else has it open.
     pub(super) fn stays(&self) -> bool {
