@@ -153,7 +153,7 @@ pub fn of(address: u64) -> Result<Option<Allocation>, Error> {
 }
 
 /// The number of the allocation at an address.
-fn id_at(driver: &Library, address: u64) -> Option<u64> {
+pub(crate) fn id_at(driver: &Library, address: u64) -> Option<u64> {
     let mut id = 0u64;
     let place = (&raw mut id).cast();
     // SAFETY: the answer to this question is a number of 64 bits.

@@ -249,7 +249,10 @@ fn a_forged_offer_is_declined_alone() {
 
 /// Of what is shown at an address: the number of the memory, and that of the descriptor.
 fn numbers_of(address: u64) -> (u64, i32) {
-    let offering = offered(address, LEN);
+    number_and_fd(&offered(address, LEN))
+}
+
+fn number_and_fd(offering: &Offering) -> (u64, i32) {
     let offer = offering.shown().expect("it is shown");
     let word = |at: usize| u64::from_le_bytes(*offer[at..].first_chunk().expect("a word"));
     (word(8), i32::try_from(word(56)).expect("a descriptor"))
@@ -306,6 +309,38 @@ fn other_memory_at_the_same_addresses_is_other_memory() {
     assert_eq!(driver.misuses(), 0);
 }
 
+/// An offer may outlive its send. The next pool has the handle of the one that was offered.
+#[test]
+fn a_pool_with_the_handle_of_one_that_is_gone_is_another_one() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let to = driver.alloc(LEN);
+    let first = driver.pool(BY_DESCRIPTOR);
+    let from = driver.alloc_from(first, LEN);
+    let outlives = offered(from, LEN);
+    assert!(outlives.shown().is_ok());
+    driver.free(from);
+    driver.end_pool(first);
+    let next = driver.pool(BY_DESCRIPTOR);
+    assert_eq!(next, first, "its handle comes again");
+    let from = driver.alloc_from(next, LEN);
+    put(whole(from), &pattern(LEN, 9)).expect("a copy");
+    fetched_from(1, to, from);
+    assert!(get(whole(to), LEN).expect("a copy") == pattern(LEN, 9));
+    // What is of one pool shares its descriptor.
+    let other = driver.alloc_from(next, LEN);
+    let both = [from, other].map(|address| offered(address, LEN));
+    let (number, fd) = number_and_fd(&both[0]);
+    assert_eq!(fd, number_and_fd(&both[1]).1);
+    assert_ne!(number, number_and_fd(&both[1]).0);
+    drop((outlives, both));
+    driver.free(from);
+    driver.free(other);
+    driver.end_pool(next);
+    settle(&driver);
+    assert_eq!(driver.misuses(), 0);
+}
+
 #[test]
 fn what_was_not_made_to_be_shown_is_not_offered_to_others() {
     let driver = driver();
@@ -317,9 +352,13 @@ fn what_was_not_made_to_be_shown_is_not_offered_to_others() {
         let offering = offered(from, LEN);
         let why = offering.shown().expect_err("it was not made for that");
         assert!(why.contains("cuMem"), "{why}");
+        assert_eq!(offered(from, LEN).shown().expect_err("as before"), why);
         // Within this process no handle is needed.
         fetched(to, &offering, LEN);
     }
+    let before = driver.showings();
+    assert!(offered(hidden[0], LEN).shown().is_err());
+    assert_eq!(driver.showings(), before, "it was asked once");
     // Two allocations side by side are two, also where one of them alone would do.
     let both = driver.reserve(2 * LEN);
     driver.map_at(both, LEN, BY_DESCRIPTOR);

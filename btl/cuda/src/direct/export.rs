@@ -5,8 +5,9 @@
 //! has that handle while somebody holds it. So one is held here for as long as the export is kept, and the export's
 //! number stands for the memory. That number never comes again.
 //!
-//! *A pool* cannot be held, and its handle may be another one's once it is destroyed. So its export ends with the
-//! offers that name it. Until then the program has memory of it in use.
+//! *A pool* cannot be held, and its handle may be another one's once it is destroyed. A send keeps an allocation of it in
+//! use, and so the pool, but an offer may outlive its send by a little. So another offer shares the export only while the
+//! allocation is there for which it was made. Its number is unique in a process, says the driver's manual.
 //!
 //! # Safety
 //! Handles come from the driver, and are released once. In another context than that of the export they are not touched
@@ -17,10 +18,11 @@ use super::handle::{HANDLE, Handle};
 use super::{helper, most};
 use crate::context::{ContextId, primary};
 use crate::error::{Error, check, needed};
-use crate::memory::Allocation;
+use crate::memory::{self, Allocation};
 use crate::pipeline::lock;
 use cuda_sys::*;
 use onecopy_shm::sync::{AtomicU64, AtomicUsize, Ordering};
+use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
@@ -33,6 +35,9 @@ const KEPT: usize = 32;
 /// Descriptors at most that are open for exports. What is dropped is closed a little later, so there is room for more
 /// than are kept.
 const MOST: usize = 64;
+
+/// Refusals that are remembered. Chosen by magnitude, as in `memory.rs`.
+const REFUSED: usize = 256;
 
 /// Descriptors that are open for exports.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -56,19 +61,27 @@ unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum What {
-    Memory(CUmemGenericAllocationHandle),
-    Pool(Pool),
+    Memory {
+        handle: CUmemGenericAllocationHandle,
+        /// It never comes again.
+        number: u64,
+        /// Where it was seen to begin.
+        base: u64,
+    },
+    Pool {
+        pool: Pool,
+        /// An allocation of it that was there: where it begins, and its number.
+        base: u64,
+        id: u64,
+    },
 }
 
 /// What other processes may open by a descriptor.
 #[derive(Debug)]
 pub(super) struct Export {
-    number: u64,
     what: What,
-    /// Where it was seen to begin.
-    base: u64,
     context: ContextId,
     /// Taken at the end.
     descriptor: Option<Descriptor>,
@@ -76,8 +89,38 @@ pub(super) struct Export {
 }
 
 impl Export {
-    fn is(&self, what: What, context: ContextId) -> bool {
-        self.what == what && self.context == context
+    fn new(
+        driver: &'static Library,
+        what: What,
+        context: ContextId,
+        descriptor: Descriptor,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            what,
+            context,
+            descriptor: Some(descriptor),
+            driver,
+        })
+    }
+
+    /// The number of physical memory, if it is of this handle.
+    fn number_of(&self, memory: CUmemGenericAllocationHandle) -> Option<u64> {
+        match self.what {
+            What::Memory { handle, number, .. } => (handle == memory).then_some(number),
+            What::Pool { .. } => None,
+        }
+    }
+
+    /// Whether it is of the pool that has this handle now.
+    fn is_of(&self, pool: Pool) -> bool {
+        match self.what {
+            What::Pool {
+                pool: own,
+                base,
+                id,
+            } => own == pool && memory::id_at(self.driver, base) == Some(id),
+            What::Memory { .. } => false,
+        }
     }
 
     fn fd(&self) -> c_int {
@@ -94,7 +137,7 @@ impl Drop for Export {
         let descriptor = self.descriptor.take();
         helper::leave(Box::new(move || {
             drop(descriptor);
-            if let What::Memory(handle) = what
+            if let What::Memory { handle, .. } = what
                 && let Ok(_entered) = context.enter(driver)
             {
                 release(driver, handle);
@@ -119,11 +162,14 @@ struct Exports {
     /// The most recently used stands last.
     memory: Vec<Arc<Export>>,
     pools: Vec<Weak<Export>>,
+    /// Allocations of pools that the driver shows to nobody, by their numbers.
+    refused: VecDeque<(u64, Error)>,
 }
 
 static EXPORTS: Mutex<Exports> = Mutex::new(Exports {
     memory: Vec::new(),
     pools: Vec::new(),
+    refused: VecDeque::new(),
 });
 
 /// Ends what is kept.
@@ -159,7 +205,10 @@ pub(super) fn of(
     (address, len): (u64, u64),
 ) -> Result<Exported, Error> {
     let about = || format!("{len} bytes at {address:#x}");
-    let device = allocation.device;
+    let (id, device) = (allocation.id, allocation.device);
+    if let Some(error) = lock(&EXPORTS).refusal(id) {
+        return Err(error);
+    }
     let Some(number) = primary(driver, device)?.id(driver) else {
         return Err(Error::ours(
             "cuCtxGetId",
@@ -182,13 +231,16 @@ pub(super) fn of(
     }
     let (export, handle, id) = match pool_of(driver, address) {
         Some(pool) => {
-            let export = lock(&EXPORTS).pool(driver, pool, base, context)?;
+            let mut exports = lock(&EXPORTS);
+            let export = exports.pool(driver, (pool, base, id), context);
+            let export = export.inspect_err(|error| exports.refused(id, error))?;
+            drop(exports);
             let (fd, data) = (export.fd(), pointer(driver, base)?);
-            (export, Handle::Pool { fd, data }, allocation.id)
+            (export, Handle::Pool { fd, data }, id)
         }
         None => {
-            let export = memory(driver, (address, base), context)?;
-            let (fd, number) = (export.fd(), export.number);
+            let (export, number) = physical(driver, (address, base), context)?;
+            let fd = export.fd();
             (export, Handle::Memory { fd }, number)
         }
     };
@@ -250,12 +302,13 @@ fn release(driver: &Library, handle: CUmemGenericAllocationHandle) {
     }
 }
 
-/// The export of the physical memory at an address.
-fn memory(
+/// The export of the physical memory at an address, and its number.
+fn physical(
     driver: &'static Library,
     (address, base): (u64, u64),
     context: ContextId,
-) -> Result<Arc<Export>, Error> {
+) -> Result<(Arc<Export>, u64), Error> {
+    static LAST: AtomicU64 = AtomicU64::new(0);
     let held = Held::at(driver, address)?;
     if Held::at(driver, base)?.handle != held.handle {
         return Err(Error::ours(
@@ -265,9 +318,8 @@ fn memory(
             "nothing is lost: the message goes through host memory",
         ));
     }
-    let what = What::Memory(held.handle);
     let mut exports = lock(&EXPORTS);
-    if let Some(known) = exports.known(what, context) {
+    if let Some(known) = exports.known(held.handle, context) {
         return Ok(known);
     }
     refuse_unshareable(driver, &held)?;
@@ -280,13 +332,19 @@ fn memory(
         check(driver, code, call, || format!("the memory at {base:#x}"))
     };
     let descriptor = descriptor(shared)?;
+    let (handle, number) = (held.handle, LAST.fetch_add(1, Ordering::Relaxed) + 1);
     // From here on the hold is the export's.
     std::mem::forget(held);
-    let export = export(driver, what, base, context, descriptor);
+    let what = What::Memory {
+        handle,
+        number,
+        base,
+    };
+    let export = Export::new(driver, what, context, descriptor);
     exports.memory.push(Arc::clone(&export));
     let least_used = exports.memory.len().saturating_sub(most().clamp(1, KEPT));
     exports.memory.drain(..least_used);
-    Ok(export)
+    Ok((export, number))
 }
 
 /// The kind of descriptors that are shown.
@@ -341,52 +399,59 @@ fn descriptor(shared: impl FnOnce(*mut c_void) -> Result<(), Error>) -> Result<D
     Ok(descriptor)
 }
 
-fn export(
-    driver: &'static Library,
-    what: What,
-    base: u64,
-    context: ContextId,
-    descriptor: Descriptor,
-) -> Arc<Export> {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    Arc::new(Export {
-        number: LAST.fetch_add(1, Ordering::Relaxed) + 1,
-        what,
-        base,
-        context,
-        descriptor: Some(descriptor),
-        driver,
-    })
-}
-
 impl Exports {
-    /// An export of physical memory that is kept.
-    fn known(&mut self, what: What, context: ContextId) -> Option<Arc<Export>> {
-        let is_same = |export: &Arc<Export>| export.is(what, context);
-        let found = self.memory.iter().position(is_same)?;
-        let found = self.memory.remove(found);
+    /// An export of physical memory that is kept, and its number.
+    fn known(
+        &mut self,
+        handle: CUmemGenericAllocationHandle,
+        context: ContextId,
+    ) -> Option<(Arc<Export>, u64)> {
+        let (index, number) = self.memory.iter().enumerate().find_map(|(index, export)| {
+            let number = export.number_of(handle)?;
+            (export.context == context).then_some((index, number))
+        })?;
+        let found = self.memory.remove(index);
         self.memory.push(Arc::clone(&found));
-        Some(found)
+        Some((found, number))
     }
 
     /// Ends what is not where it was: the program has most likely freed it.
     fn sweep(&mut self, driver: &'static Library) {
-        self.memory.retain(|export| {
-            let now = Held::at(driver, export.base).ok();
-            now.is_some_and(|now| export.what == What::Memory(now.handle))
+        self.memory.retain(|export| match export.what {
+            What::Memory { handle, base, .. } => {
+                Held::at(driver, base).is_ok_and(|now| now.handle == handle)
+            }
+            What::Pool { .. } => false,
         });
+    }
+
+    /// Why the driver shows an allocation of a pool to nobody.
+    fn refusal(&self, id: u64) -> Option<Error> {
+        let known = self.refused.iter().find(|(known, _)| *known == id);
+        known.map(|(_, error)| error.clone())
+    }
+
+    /// The driver does not show an allocation of a pool. If that is about the pool, it would say so each time.
+    fn refused(&mut self, id: u64, error: &Error) {
+        let is_of_the_pool = matches!(
+            error.code,
+            CUDA_ERROR_INVALID_VALUE | CUDA_ERROR_NOT_PERMITTED | CUDA_ERROR_NOT_SUPPORTED
+        );
+        if is_of_the_pool {
+            self.refused.truncate(REFUSED - 1);
+            self.refused.push_front((id, error.clone()));
+        }
     }
 
     fn pool(
         &mut self,
         driver: &'static Library,
-        pool: Pool,
-        base: u64,
+        (pool, base, id): (Pool, u64, u64),
         context: ContextId,
     ) -> Result<Arc<Export>, Error> {
         self.pools.retain(|export| export.strong_count() > 0);
         let mut live = self.pools.iter().filter_map(Weak::upgrade);
-        if let Some(known) = live.find(|export| export.is(What::Pool(pool), context)) {
+        if let Some(known) = live.find(|it| it.context == context && it.is_of(pool)) {
             return Ok(known);
         }
         let shared = |to: *mut c_void| {
@@ -396,7 +461,8 @@ impl Exports {
             let code = unsafe { needed(function, call)?(to, pool.0, DESCRIPTOR, 0) };
             check(driver, code, call, || format!("the pool of {base:#x}"))
         };
-        let export = export(driver, What::Pool(pool), base, context, descriptor(shared)?);
+        let what = What::Pool { pool, base, id };
+        let export = Export::new(driver, what, context, descriptor(shared)?);
         self.pools.push(Arc::downgrade(&export));
         Ok(export)
     }

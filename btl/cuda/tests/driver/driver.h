@@ -161,6 +161,8 @@ unsigned long cuModelBetween(void);
 unsigned long cuModelMappings(void);
 unsigned long cuModelOpenings(void);
 unsigned long cuModelMisuses(void);
+/* How often it was asked to show memory to other processes, by a handle or a descriptor. */
+unsigned long cuModelShowings(void);
 /* How often the calling thread has made a context its own: before any work. */
 unsigned long cuModelEntries(void);
 /* Keeps a thread that begins a copy in that call, as a driver does whose lock another thread holds. */

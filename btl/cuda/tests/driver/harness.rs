@@ -62,6 +62,7 @@ functions! {
     entries: fn() -> u64 = c"cuModelEntries";
     mappings: fn() -> u64 = c"cuModelMappings";
     openings: fn() -> u64 = c"cuModelOpenings";
+    showings: fn() -> u64 = c"cuModelShowings";
     misuses: fn() -> u64 = c"cuModelMisuses";
 }
 
@@ -188,6 +189,12 @@ impl Driver {
     pub(crate) fn openings(&self) -> u64 {
         // SAFETY: a look.
         unsafe { (self.functions.openings)() }
+    }
+
+    /// How often it was asked so far to show memory to other processes.
+    pub(crate) fn showings(&self) -> u64 {
+        // SAFETY: a look.
+        unsafe { (self.functions.showings)() }
     }
 
     /// Calls so far that no program may make.

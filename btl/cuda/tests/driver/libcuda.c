@@ -184,7 +184,7 @@ static bool initialized, occupied[DEVICES];
 static int held[DEVICES];
 static uint64_t arena;
 static unsigned long long next_id = 1;
-static unsigned long sequence, blocking_calls, objects, queries, copies, between, openings, misuses;
+static unsigned long sequence, blocking_calls, objects, queries, copies, between, openings, showings, misuses;
 static bool stalled;
 static unsigned long kept;
 static enum model_fault fault;
@@ -310,6 +310,14 @@ unsigned long cuModelOpenings(void)
 {
 	pthread_mutex_lock(&lock);
 	unsigned long so_far = openings;
+	pthread_mutex_unlock(&lock);
+	return so_far;
+}
+
+unsigned long cuModelShowings(void)
+{
+	pthread_mutex_lock(&lock);
+	unsigned long so_far = showings;
 	pthread_mutex_unlock(&lock);
 	return so_far;
 }
@@ -1377,6 +1385,7 @@ static CUresult show(void *shared, int fd)
 CUresult cuMemPoolExportToShareableHandle(void *shared, CUmemoryPool pool, int type, unsigned long long flags)
 {
 	pthread_mutex_lock(&lock);
+	showings++;
 	bool good = type == 1 && !flags && pool->is_shown && !pool->imported;
 	CUresult result = good ? show(shared, pool->fd) : INVALID_VALUE;
 	pthread_mutex_unlock(&lock);
@@ -1555,6 +1564,7 @@ CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle
 {
 	struct physical *physical = (struct physical *)handle;
 	pthread_mutex_lock(&lock);
+	showings++;
 	bool good = physical->holders > 0 && physical->is_shown && type == 1 && !flags;
 	CUresult result = good ? show(shared, physical->fd) : INVALID_VALUE;
 	pthread_mutex_unlock(&lock);
@@ -2056,9 +2066,12 @@ struct shown {
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
-	if (ipc_is("refused"))
-		return NOT_SUPPORTED;
 	pthread_mutex_lock(&lock);
+	showings++;
+	if (ipc_is("refused")) {
+		pthread_mutex_unlock(&lock);
+		return NOT_SUPPORTED;
+	}
 	NEED_CONTEXT();
 	struct allocation *a = find(address);
 	struct stat file;
