@@ -153,6 +153,13 @@ impl Comm {
             .node(self.handle.rank as u32)
     }
 
+    /// Whether a rank of this communicator is on this rank's node. `false`, too, if there is no such rank.
+    #[must_use]
+    pub fn shares_node(&self, rank: usize) -> bool {
+        let rank = self.world_rank(rank);
+        rank < self.handle.size && self.handle.gate.enter().engine.shares_node(rank as u32)
+    }
+
     /// Ranks in the communicator.
     #[inline]
     #[must_use]

@@ -176,6 +176,14 @@ impl Outgoing {
         Self { source, offering }
     }
 
+    /// Lets the driver show the buffer to other ranks of the node. A send to this rank, or to another node, does not
+    /// need that. The engine calls no driver, so it is done before the send begins.
+    pub(crate) fn show(&self) {
+        if let Some(offering) = &self.offering {
+            offering.show();
+        }
+    }
+
     /// Whether the program's buffer is its own again. Nothing is brought any more.
     pub(crate) fn end(&self) -> Settled {
         self.source.close();
@@ -198,7 +206,7 @@ impl Staged for Outgoing {
             false => match offering.shown() {
                 Ok(shown) => Box::new(*shown),
                 Err(why) => {
-                    hidden(why);
+                    hidden(&why);
                     return None;
                 }
             },

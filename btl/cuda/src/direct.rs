@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A message from device to device by one copy, without memory of the host between them.
 //!
-//! The buffer of a send may be offered ([`Offering`]), to a receive of the same process or of another one. The buffer
+//! The buffer of a send may be offered ([`Offering`]), to a receive of the same process or of another one. What another
+//! one is told the driver is asked for before the send begins, and only if it goes to one of the node. The buffer
 //! of a receive that lies in a device, too, fetches the bytes itself ([`Fetch`]). As with the pieces of a message, the
 //! mover of messages calls no driver, and a thread with time calls [`Fetch::advance`].
 //!

@@ -294,20 +294,22 @@ impl Answer {
     }
 }
 
+/// An allocation of a test.
+#[cfg(test)]
+pub(crate) fn allocation(id: u64, base: u64, len: u64) -> Allocation {
+    Allocation {
+        kind: Kind::Device,
+        device: 0,
+        id,
+        base,
+        len,
+        context: Context(null_mut()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn allocation(id: u64, base: u64, len: u64) -> Allocation {
-        Allocation {
-            kind: Kind::Device,
-            device: 0,
-            id,
-            base,
-            len,
-            context: Context(null_mut()),
-        }
-    }
 
     #[test]
     fn what_is_known_is_found_by_any_of_its_addresses_and_by_no_other() {

@@ -215,7 +215,7 @@ fn a_helper_that_is_late_or_has_much_to_do_holds_no_message_up() {
     let driver = driver();
     let _shared = Shared::enter(&driver);
     let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
-    let offering = offered(from, LEN);
+    let offering = shown(from, LEN);
     fetched(to, &offering, LEN);
     let offer = *offering.shown().expect("the driver shows it");
     let number = std::cell::Cell::new(1000u64);
@@ -257,7 +257,7 @@ fn an_offer_of_another_process_is_looked_at_before_it_is_believed() {
     let driver = driver();
     let _shared = Shared::enter(&driver);
     let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
-    let offering = offered(from, LEN);
+    let offering = shown(from, LEN);
     let offer = *offering.shown().expect("the driver shows it");
     let accepts = |offer: &[u8], len: u64| {
         let fetch = fetch_to(Some((to, LEN as u64)));

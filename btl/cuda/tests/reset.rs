@@ -131,7 +131,7 @@ fn a_message_of_a_pool_that_waits_while_its_context_ends_is_declined() {
             }
             // SAFETY: copies of the device wait until they are let go.
             unsafe { (driver.functions.hold)(0, 1) };
-            let offering = offered(from, LEN);
+            let offering = shown(from, LEN);
             let fetch = begun(1, &process, to, &offering);
             while fetch.end().is_none() && driver.mappings() == 0 {
                 fetch.advance();
@@ -168,7 +168,7 @@ fn a_copy_from_a_pool_whose_context_ends_fails_and_is_over() {
         let driver = driver();
         let shared = Shared::enter(&driver);
         let (_, from, to) = pooled(&driver);
-        let (process, offering) = (own_process(), offered(from, LEN));
+        let (process, offering) = (own_process(), shown(from, LEN));
         driver.fault(fault, 0);
         let fetch = held_as(&driver, || begun(1, &process, to, &offering));
         reset(&driver);

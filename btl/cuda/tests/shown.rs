@@ -112,7 +112,7 @@ fn memory_of_a_pool_is_given_back_before_its_message_is_over() {
     unsafe { (driver.functions.hold)(0, 1) };
     let (mut seen, before) = (0, driver.openings());
     for _ in 0..50 {
-        let offering = offered(from, LEN);
+        let offering = shown(from, LEN);
         let fetch = begun(1, &process, to, &offering);
         while fetch.end().is_none() {
             fetch.advance();
@@ -148,7 +148,7 @@ fn memory_of_a_pool_that_is_not_taken_back_at_once_keeps_its_message() {
             fetched_from(1, to, from);
             let before = driver.blocking_calls();
             driver.fault(NO_FREE, 1 + i32::from(turn % 2));
-            let offering = offered(from, LEN);
+            let offering = shown(from, LEN);
             let end = end_of(&begun(1, &own_process(), to, &offering));
             assert!(limit::wait_until(|| driver.mappings() == 0), "it stays");
             let is_by_helper = driver.blocking_calls() > before;
@@ -181,7 +181,7 @@ fn two_messages_of_one_allocation_of_a_pool_do_not_share_it() {
     let from = driver.alloc_from(pool, LEN);
     fetched_from(1, to, from);
     let process = own_process();
-    let (first, second) = (offered(from, LEN), offered(from, LEN));
+    let (first, second) = (shown(from, LEN), shown(from, LEN));
     let fetch = begun(1, &process, to, &first);
     fetch.advance();
     let late = begun(1, &process, other, &second);
@@ -222,7 +222,7 @@ fn a_forged_offer_is_declined_alone() {
     let pool = driver.pool_on(1, BY_DESCRIPTOR);
     let far = driver.alloc_from(pool, LEN);
     fetched_from(1, to, memory);
-    let (near, mappings) = (offered(memory, LEN), driver.mappings());
+    let (near, mappings) = (shown(memory, LEN), driver.mappings());
     let here = near.shown().expect("it is shown");
     // The device's identity, of two words.
     let device = [40, 48].map(|at| {
@@ -233,7 +233,7 @@ fn a_forged_offer_is_declined_alone() {
         // Another number and place, so that what is open neither serves it nor is replaced.
         let long = forged(to, &near, &[(8, 1000 + turn), (16, 4096), (24, 1 << 60)]);
         assert!(long.contains("cuMem"), "{long}");
-        let other = forged(to, &offered(far, LEN), &device);
+        let other = forged(to, &shown(far, LEN), &device);
         assert!(other.contains("of another device"), "{other}");
     }
     assert_eq!(driver.mappings(), mappings, "what was open is open");
@@ -249,7 +249,7 @@ fn a_forged_offer_is_declined_alone() {
 
 /// Of what is shown at an address: the number of the memory, and that of the descriptor.
 fn numbers_of(address: u64) -> (u64, i32) {
-    number_and_fd(&offered(address, LEN))
+    number_and_fd(&shown(address, LEN))
 }
 
 fn number_and_fd(offering: &Offering) -> (u64, i32) {
@@ -309,6 +309,35 @@ fn other_memory_at_the_same_addresses_is_other_memory() {
     assert_eq!(driver.misuses(), 0);
 }
 
+/// Nobody is shown what only this process reads, or another node.
+#[test]
+fn what_no_other_process_asks_for_is_not_shown() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let to = driver.alloc(LEN);
+    let pool = driver.pool(BY_DESCRIPTOR);
+    let pooled = driver.alloc_from(pool, LEN);
+    let all = [pooled, driver.map(LEN, BY_DESCRIPTOR), driver.alloc(LEN)];
+    let before = (driver.showings(), descriptors());
+    for from in all {
+        let offering = offered(from, LEN);
+        fetched(to, &offering, LEN);
+        let why = offering.shown().expect_err("nobody has asked for it");
+        assert!(why.contains("nobody has asked"), "{why}");
+    }
+    assert_eq!((driver.showings(), descriptors()), before);
+    let all = all.map(|from| shown(from, LEN));
+    assert!(all.iter().all(|offering| offering.shown().is_ok()));
+    assert_eq!(driver.showings(), before.0 + 3);
+    all.iter().for_each(Offering::show);
+    assert_eq!(driver.showings(), before.0 + 3, "once for each");
+    drop(all);
+    driver.free(pooled);
+    driver.end_pool(pool);
+    settle(&driver);
+    assert_eq!(driver.misuses(), 0);
+}
+
 /// An offer may outlive its send. The next pool has the handle of the one that was offered.
 #[test]
 fn a_pool_with_the_handle_of_one_that_is_gone_is_another_one() {
@@ -317,7 +346,7 @@ fn a_pool_with_the_handle_of_one_that_is_gone_is_another_one() {
     let to = driver.alloc(LEN);
     let first = driver.pool(BY_DESCRIPTOR);
     let from = driver.alloc_from(first, LEN);
-    let outlives = offered(from, LEN);
+    let outlives = shown(from, LEN);
     assert!(outlives.shown().is_ok());
     driver.free(from);
     driver.end_pool(first);
@@ -329,7 +358,7 @@ fn a_pool_with_the_handle_of_one_that_is_gone_is_another_one() {
     assert!(get(whole(to), LEN).expect("a copy") == pattern(LEN, 9));
     // What is of one pool shares its descriptor.
     let other = driver.alloc_from(next, LEN);
-    let both = [from, other].map(|address| offered(address, LEN));
+    let both = [from, other].map(|address| shown(address, LEN));
     let (number, fd) = number_and_fd(&both[0]);
     assert_eq!(fd, number_and_fd(&both[1]).1);
     assert_ne!(number, number_and_fd(&both[1]).0);
@@ -349,15 +378,15 @@ fn what_was_not_made_to_be_shown_is_not_offered_to_others() {
     let pool = driver.pool(NOT_SHOWN);
     let hidden = [driver.alloc_from(pool, LEN), driver.map(LEN, NOT_SHOWN)];
     for from in hidden {
-        let offering = offered(from, LEN);
+        let offering = shown(from, LEN);
         let why = offering.shown().expect_err("it was not made for that");
         assert!(why.contains("cuMem"), "{why}");
-        assert_eq!(offered(from, LEN).shown().expect_err("as before"), why);
+        assert_eq!(shown(from, LEN).shown().expect_err("as before"), why);
         // Within this process no handle is needed.
         fetched(to, &offering, LEN);
     }
     let before = driver.showings();
-    assert!(offered(hidden[0], LEN).shown().is_err());
+    assert!(shown(hidden[0], LEN).shown().is_err());
     assert_eq!(driver.showings(), before, "it was asked once");
     // Two allocations side by side are two, also where one of them alone would do.
     let both = driver.reserve(2 * LEN);
@@ -365,13 +394,16 @@ fn what_was_not_made_to_be_shown_is_not_offered_to_others() {
     driver.map_at(both + LEN as u64, LEN, BY_DESCRIPTOR);
     let is_hidden = || {
         let across = Offering::of(both + 4096, LEN as u64);
-        across.is_none_or(|across| across.shown().is_err())
+        across.is_none_or(|across| {
+            across.show();
+            across.shown().is_err()
+        })
     };
     // A driver may name the whole reservation where it is asked for an address.
     // SAFETY: the driver reads it in calls of this thread, and other tests wait for their turn.
     unsafe { std::env::set_var("MODEL_CUDA_RANGES", "reserved") };
     assert!(is_hidden());
-    assert!(offered(both + 4096, LEN - 4096).shown().is_ok());
+    assert!(shown(both + 4096, LEN - 4096).shown().is_ok());
     // SAFETY: as above.
     unsafe { std::env::remove_var("MODEL_CUDA_RANGES") };
     let both = driver.reserve(2 * LEN);
@@ -411,10 +443,10 @@ fn allocations_that_come_and_go_take_a_bounded_number_of_descriptors() {
     settle(&driver);
     // The least recently used makes room: of a live one, too.
     let all: Vec<_> = (0..200).map(|_| driver.map(LEN, BY_DESCRIPTOR)).collect();
-    let is_shown = |from: &u64| limit::wait_until(|| offered(*from, LEN).shown().is_ok());
+    let is_shown = |from: &u64| limit::wait_until(|| shown(*from, LEN).shown().is_ok());
     assert!(all.iter().all(is_shown));
     // What is offered and not over is bounded.
-    let offerings: Vec<_> = all.iter().map(|from| offered(*from, LEN)).collect();
+    let offerings: Vec<_> = all.iter().map(|from| shown(*from, LEN)).collect();
     let shown = offerings.iter().filter(|offering| offering.shown().is_ok());
     assert!((1..=64).contains(&shown.count()));
     drop(offerings);
@@ -435,7 +467,7 @@ fn a_peer_whose_descriptors_cannot_be_had_is_staged() {
     let to = driver.alloc(LEN);
     let from = driver.map(LEN, BY_DESCRIPTOR);
     fetched_from(5, to, from);
-    let offering = offered(from, LEN);
+    let offering = shown(from, LEN);
     let unknown = |count| {
         for _ in 0..count {
             let fetch = fetch_to(Some((to, LEN as u64)));
@@ -477,12 +509,12 @@ fn without_descriptors_messages_are_staged() {
     // The sender has none.
     limit_at(lowest);
     for from in all {
-        assert!(offered(from, LEN).shown().is_err());
+        assert!(shown(from, LEN).shown().is_err());
     }
     limit_at(soft);
     // The receiver has none.
     for from in all {
-        let offering = offered(from, LEN);
+        let offering = shown(from, LEN);
         assert!(offering.shown().is_ok());
         let fetch = begun(1, &process, to, &offering);
         limit_at(lowest);

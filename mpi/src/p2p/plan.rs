@@ -197,7 +197,12 @@ impl Outgoing {
             Self::One(span) => Pending::send(link, &span, rank, tag, options),
             Self::Runs(spans) => Pending::send(link, &spans, rank, tag, options),
             Self::Packed(packed) => Pending::send_packed(link, packed, rank, tag, options),
-            Self::Staged(buffer) => Pending::send_staged(link, buffer, rank, tag, options),
+            Self::Staged(buffer) => {
+                if rank != link.rank() && link.shares_node(rank) {
+                    buffer.show();
+                }
+                Pending::send_staged(link, buffer, rank, tag, options)
+            }
         }?)
     }
 }

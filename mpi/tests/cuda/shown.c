@@ -8,6 +8,7 @@
  * churn: allocations come and go as often as the second argument says. Each is where the one before was.
  * refused: the kernel gives out no descriptor of another process; all is staged.
  * scarce: there are no descriptors left for a while, at the sender's or the receiver's.
+ * unseen: messages of a rank to itself, and to another node. The driver is never asked to show their memory.
  */
 #define _GNU_SOURCE
 #include "buffers.h"
@@ -113,6 +114,20 @@ static void kinds(void) {
     }
     CU(cuMemFree_v2((uintptr_t)out[POOL]));
     CU(cuMemFree_v2((uintptr_t)in[POOL]));
+}
+
+static void unseen(void) {
+    char *in = buffer_of(PLAIN_DEVICE);
+    int peers[] = { rank, other };
+    for (int what = PLAIN_DEVICE; what < ALL; what++) {
+        char *out = buffer_of(what);
+        for (int peer = 0; peer < 2; peer++) {
+            other = peers[peer];
+            exchange(what, out, PLAIN_DEVICE, in, 3 * what + peer);
+        }
+        if (what == POOL) CU(cuMemFree_v2((uintptr_t)out));
+    }
+    CHECK(cuModelShowings() == 0);
 }
 
 /* Descriptors of this process. */
@@ -235,6 +250,7 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "kinds") == 0) kinds();
     else if (strcmp(argv[1], "churn") == 0) churn(argc > 2 ? atoi(argv[2]) : 100);
     else if (strcmp(argv[1], "refused") == 0) refused();
+    else if (strcmp(argv[1], "unseen") == 0) unseen();
     else scarce();
     OK(MPI_Barrier(MPI_COMM_WORLD));
     CHECK(cuModelMisuses() == 0);

@@ -184,6 +184,18 @@ fn memory_that_is_shown_by_descriptors_comes_and_goes() {
 }
 
 #[test]
+fn memory_that_no_other_rank_of_the_node_reads_is_not_shown() {
+    let program = compile("shown");
+    let mut command = job_on_nodes(2, 2, &program);
+    command.arg("unseen").env(MAPPINGS.0, MAPPINGS.1);
+    command.env("LD_LIBRARY_PATH", libraries(&driver()));
+    let output = limit::output_within(&mut command, 2 * limit::limit()).expect("the launcher");
+    is_good("unseen between nodes", &output);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("by descriptors"), "{text}");
+}
+
+#[test]
 fn memory_that_comes_and_goes_is_never_taken_for_what_it_was() {
     passes("churn", &["10000"], &[], "always the new one");
 }

@@ -12,6 +12,7 @@
 use super::export::{self, Export};
 use super::handle::{HANDLE, Handle};
 use super::{identity, is_on, reason};
+use crate::copies::in_process;
 use crate::error::check;
 use crate::memory::{self, Allocation, Kind};
 use crate::pipeline::lock;
@@ -19,7 +20,7 @@ use crate::presence::driver;
 use cuda_sys::{CUipcMemHandle, Library};
 use onecopy_shm::sync::{AtomicU64, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Bytes of an offer.
 pub const BYTES: usize = 128;
@@ -126,15 +127,23 @@ impl Drop for Reading {
     }
 }
 
+/// What other processes are told of a buffer.
+#[derive(Debug)]
+struct Told {
+    bytes: [u8; BYTES],
+    /// What is open for that. It ends with the message.
+    #[expect(dead_code, reason = "kept, not used")]
+    export: Option<Arc<Export>>,
+}
+
 /// The buffer of a send, as it may be offered.
 #[derive(Debug)]
 pub struct Offering {
     address: u64,
     len: u64,
-    shown: Result<[u8; BYTES], Arc<str>>,
-    /// What is open for that. It ends with the message.
-    #[expect(dead_code, reason = "kept, not used")]
-    export: Option<Arc<Export>>,
+    allocation: Allocation,
+    /// What other processes are told, once somebody has asked for it.
+    shown: OnceLock<Result<Told, Arc<str>>>,
     /// Its number, and who reads it. None: it was not offered within this process.
     own: Mutex<Option<(u64, Arc<Mutex<Reads>>)>>,
 }
@@ -146,59 +155,67 @@ impl Offering {
         if !is_on() {
             return None;
         }
-        let driver = driver()?;
+        driver()?;
         let allocation = memory::of(address).ok()??;
         if allocation.kind != Kind::Device || allocation.rest(address) < len {
             return None;
         }
-        let device = identity::of(driver, allocation.device);
-        let show = |id, base, size, handle| {
-            let shown = Shown {
-                id,
-                base,
-                size,
-                offset: address - base,
-                device: device?,
-                handle,
-            };
-            Some(shown.encode())
-        };
-        let Allocation {
-            id,
-            base,
-            len: size,
-            ..
-        } = allocation;
-        let (shown, export) = match allocation.is_of_a_context() {
-            true => {
-                let handle = handle_of(driver, &allocation).map(Handle::Ipc);
-                let shown = handle.and_then(|handle| show(id, base, size, handle));
-                (shown.ok_or_else(|| no_handle(address)), None)
-            }
-            false => match export::of(driver, &allocation, (address, len)) {
-                Ok(it) => {
-                    let shown = show(it.id, it.base, it.size, it.handle);
-                    (shown.ok_or_else(|| no_handle(address)), Some(it.export))
-                }
-                Err(error) => (Err(reason(&error)), None),
-            },
-        };
         Some(Self {
             address,
             len,
-            shown,
-            export,
+            allocation,
+            shown: OnceLock::new(),
             own: Mutex::default(),
         })
     }
 
-    /// What other processes of the node are told. An error: why the driver does not show the allocation.
+    /// Lets the driver show it to other processes, which a message within this process does not need. It calls the
+    /// driver, so whoever moves messages has it done before.
+    pub fn show(&self) {
+        self.shown.get_or_init(|| self.told());
+    }
+
+    /// What other processes of the node are told. An error: why they are told nothing.
     ///
     /// # Errors
     ///
     /// That reason.
-    pub fn shown(&self) -> Result<&[u8; BYTES], &Arc<str>> {
-        self.shown.as_ref()
+    pub fn shown(&self) -> Result<&[u8; BYTES], Arc<str>> {
+        match self.shown.get() {
+            Some(Ok(told)) => Ok(&told.bytes),
+            Some(Err(why)) => Err(Arc::clone(why)),
+            None => Err("nobody has asked the driver to show it".into()),
+        }
+    }
+
+    fn told(&self) -> Result<Told, Arc<str>> {
+        let driver = in_process().map_err(|error| reason(&error))?;
+        let (allocation, address) = (&self.allocation, self.address);
+        let device = identity::of(driver, allocation.device).ok_or_else(|| {
+            let device = allocation.device;
+            Arc::<str>::from(format!("the driver tells no number of device {device}"))
+        })?;
+        let (id, base, size, handle, export) = match allocation.is_of_a_context() {
+            true => {
+                let handle = Handle::Ipc(handle_of(driver, allocation)?);
+                (allocation.id, allocation.base, allocation.len, handle, None)
+            }
+            false => {
+                let shown = export::of(driver, allocation, (address, self.len));
+                let it = shown.map_err(|error| reason(&error))?;
+                (it.id, it.base, it.size, it.handle, Some(it.export))
+            }
+        };
+        let shown = Shown {
+            id,
+            base,
+            size,
+            offset: address - base,
+            device,
+            handle,
+        };
+        let bytes = shown.encode();
+        Ok(Told { bytes, export })
     }
 
     /// What a receive of this process is told.
@@ -242,30 +259,27 @@ impl Drop for Offering {
     }
 }
 
-fn no_handle(address: u64) -> Arc<str> {
-    format!("the driver gives no handle of the allocation at {address:#x}").into()
-}
-
-/// The handles of allocations, by their numbers, and of those that have none.
-static HANDLES: Mutex<VecDeque<(u64, Option<[u8; HANDLE]>)>> = Mutex::new(VecDeque::new());
+/// The handles of allocations, by their numbers, and why others have none.
+static HANDLES: Mutex<VecDeque<(u64, Result<[u8; HANDLE], Arc<str>>)>> =
+    Mutex::new(VecDeque::new());
 /// More are not kept. As in `memory.rs`, for the same reason.
 const MOST: usize = 256;
 
-/// The handle by which other processes open an allocation. None: the driver does not show it.
-fn handle_of(driver: &'static Library, allocation: &Allocation) -> Option<[u8; HANDLE]> {
+/// The handle by which other processes open an allocation. An error: why the driver does not show it.
+fn handle_of(driver: &'static Library, allocation: &Allocation) -> Result<[u8; HANDLE], Arc<str>> {
     let known = lock(&HANDLES)
         .iter()
         .find(|(id, _)| *id == allocation.id)
-        .map(|(_, handle)| *handle);
+        .map(|(_, handle)| handle.clone());
     if let Some(handle) = known {
         return handle;
     }
-    let handle = get_handle(driver, allocation).ok();
+    let handle = get_handle(driver, allocation).map_err(|error| reason(&error));
     let mut handles = lock(&HANDLES);
     if handles.len() >= MOST {
         handles.pop_front();
     }
-    handles.push_back((allocation.id, handle));
+    handles.push_back((allocation.id, handle.clone()));
     handle
 }
 
@@ -361,8 +375,8 @@ mod tests {
         Offering {
             address: 4096,
             len,
-            shown: Err("a test".into()),
-            export: None,
+            allocation: memory::allocation(1, 4096, len),
+            shown: OnceLock::new(),
             own: Mutex::default(),
         }
     }

@@ -35,9 +35,16 @@ impl Drop for Shared<'_> {
     }
 }
 
-/// A buffer of a device, as a send of it is offered.
+/// A buffer of a device, as a send of it is offered within this process.
 pub(crate) fn offered(address: u64, len: usize) -> Offering {
     Offering::of(address, len as u64).expect("in one allocation")
+}
+
+/// The same, to another process, too.
+pub(crate) fn shown(address: u64, len: usize) -> Offering {
+    let offering = offered(address, len);
+    offering.show();
+    offering
 }
 
 pub(crate) fn fetch_to(room: Option<(u64, u64)>) -> Fetch {

@@ -3,7 +3,7 @@
 //! descriptors. Included by tests, beside `fetches`, `harness` and `limit`.
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use crate::fetches::{end_of, fetch_to, offered};
+use crate::fetches::{end_of, fetch_to, shown};
 use crate::harness::Driver;
 use crate::limit;
 use onecopy_cuda::direct::{By, End, Fetch, Offering, close_all};
@@ -30,7 +30,7 @@ pub(crate) fn fetched_from(peer: u32, to: u64, from: u64) {
     let process = own_process();
     let mut last = None;
     for _ in 0..50 {
-        let offering = offered(from, LEN);
+        let offering = shown(from, LEN);
         match end_of(&begun(peer, &process, to, &offering)) {
             End::All => return,
             end => last = Some(end),
