@@ -5,7 +5,7 @@
 //! A context's handle is only passed to the driver, which knows whether it is still one.
 #![allow(unsafe_code, reason = "calls of the driver")]
 
-use crate::error::{Error, check};
+use crate::error::{Error, LATER_DRIVER, check};
 use cuda_sys::{
     CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_SUCCESS, CUcontext,
     CUstreamCaptureMode, Library,
@@ -32,6 +32,23 @@ pub(crate) struct ContextId {
 }
 
 impl ContextId {
+    /// That of a device.
+    ///
+    /// # Errors
+    ///
+    /// The driver does not tell it, or there is no such context.
+    pub(crate) fn of(driver: &'static Library, device: i32) -> Result<Self, Error> {
+        let number = primary(driver, device)?.id(driver).ok_or_else(|| {
+            Error::ours(
+                "cuCtxGetId",
+                format!("device {device}"),
+                "the driver is older than CUDA 12, and does not tell one context from the next",
+                LATER_DRIVER,
+            )
+        })?;
+        Ok(Self { device, number })
+    }
+
     /// Makes it the thread's context.
     ///
     /// # Errors

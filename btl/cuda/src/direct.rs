@@ -392,13 +392,8 @@ impl Fetch {
                 "the buffer of the receive is not in one allocation of a device".into(),
             ));
         };
+        let own = ContextId::of(driver, to.device)?;
         let lane = Lane::of(driver, primary(driver, to.device)?, to.device)?;
-        let Some(own) = lane.context_id() else {
-            return Ok(Err(
-                "the driver is older than CUDA 12, and does not tell one context from the next"
-                    .into(),
-            ));
-        };
         let device = match Device::of(driver, own) {
             Ok(device) => device,
             Err(why) => return Ok(Err(why)),

@@ -117,6 +117,12 @@ fn name_of(driver: &Library, code: CUresult) -> String {
     name.to_string_lossy().into_owned()
 }
 
+/// What helps where a message takes the usual way instead.
+pub(crate) const STAGED: &str = "nothing is lost: the message goes through host memory";
+/// The same, where the driver lacks something.
+pub(crate) const LATER_DRIVER: &str =
+    "install a later driver; until then the message goes through host memory";
+
 /// The result of a call about something.
 pub(crate) fn check(
     driver: &Library,
@@ -143,7 +149,7 @@ pub(crate) fn needed<T>(function: Option<T>, name: &'static str) -> Result<T, Er
             name,
             "the driver".to_owned(),
             "it is older than CUDA 11.3, and has no such function",
-            "install a later driver; until then the message goes through host memory",
+            LATER_DRIVER,
         )
     })
 }

@@ -162,6 +162,19 @@ pub(crate) fn id_at(driver: &Library, address: u64) -> Option<u64> {
     (code == CUDA_SUCCESS).then_some(id)
 }
 
+/// Where the allocation around an address begins, and its bytes: of virtual memory what was mapped as one.
+pub(crate) fn range_of(
+    driver: &Library,
+    address: u64,
+    about: impl FnOnce() -> String,
+) -> Result<(u64, u64), Error> {
+    let (mut base, mut size) = (0, 0);
+    // SAFETY: the places for the answers are ours.
+    let code = unsafe { (driver.cuMemGetAddressRange)(&raw mut base, &raw mut size, address) };
+    check(driver, code, "cuMemGetAddressRange", about)?;
+    Ok((base, size as u64))
+}
+
 fn ask(driver: &'static Library, address: u64) -> Result<Option<Allocation>, Error> {
     let mut answer = Answer::default();
     let mut code = answer.fill(driver, address);

@@ -16,9 +16,9 @@
 
 use super::handle::{HANDLE, Handle};
 use super::{helper, most};
-use crate::context::{ContextId, primary};
-use crate::error::{Error, check, needed};
-use crate::memory::{self, Allocation};
+use crate::context::ContextId;
+use crate::error::{Error, STAGED, check, needed};
+use crate::memory::{self, Allocation, range_of};
 use crate::pipeline::lock;
 use cuda_sys::*;
 use onecopy_shm::sync::{AtomicU64, AtomicUsize, Ordering};
@@ -54,7 +54,7 @@ impl Drop for Descriptor {
 
 /// A pool, as the driver names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pool(CUmemoryPool);
+pub(super) struct Pool(pub(super) CUmemoryPool);
 
 // SAFETY: the driver takes a pool's handle from any thread.
 unsafe impl Send for Pool {}
@@ -178,17 +178,6 @@ pub(super) fn end() {
     drop(kept);
 }
 
-/// The allocation around an address: of virtual memory what was mapped as one.
-fn range_of(driver: &Library, address: u64) -> Result<(u64, u64), Error> {
-    let (mut base, mut size) = (0, 0);
-    // SAFETY: the places for the answers are ours.
-    let code = unsafe { (driver.cuMemGetAddressRange)(&raw mut base, &raw mut size, address) };
-    check(driver, code, "cuMemGetAddressRange", || {
-        format!("address {address:#x}")
-    })?;
-    Ok((base, size as u64))
-}
-
 /// The pool from which the memory at an address is, if it is from one.
 fn pool_of(driver: &Library, address: u64) -> Option<Pool> {
     let mut pool: CUmemoryPool = null_mut();
@@ -209,24 +198,16 @@ pub(super) fn of(
     if let Some(error) = lock(&EXPORTS).refusal(id) {
         return Err(error);
     }
-    let Some(number) = primary(driver, device)?.id(driver) else {
-        return Err(Error::ours(
-            "cuCtxGetId",
-            about(),
-            "the driver is older than CUDA 12, and does not tell one context from the next",
-            "install a later driver; until then the message goes through host memory",
-        ));
-    };
-    let context = ContextId { device, number };
+    let context = ContextId::of(driver, device)?;
     let _entered = context.enter(driver)?;
-    let (base, size) = range_of(driver, address)?;
+    let (base, size) = range_of(driver, address, about)?;
     let offset = address.wrapping_sub(base);
     if offset.checked_add(len).is_none_or(|end| end > size) {
         return Err(Error::ours(
             "cuMemGetAddressRange",
             about(),
             "they lie in several allocations",
-            "nothing is lost: the message goes through host memory",
+            STAGED,
         ));
     }
     let (export, handle, id) = match pool_of(driver, address) {
@@ -315,7 +296,7 @@ fn physical(
             "cuMemRetainAllocationHandle",
             format!("addresses {base:#x} and {address:#x}"),
             "the driver names one range for two allocations",
-            "nothing is lost: the message goes through host memory",
+            STAGED,
         ));
     }
     let mut exports = lock(&EXPORTS);
@@ -378,8 +359,7 @@ fn descriptor(shared: impl FnOnce(*mut c_void) -> Result<(), Error>) -> Result<D
     let before = OPEN.fetch_add(1, Ordering::Relaxed);
     let refused = |name: &str| {
         OPEN.fetch_sub(1, Ordering::Relaxed);
-        let remedy = "nothing is lost: the message goes through host memory";
-        Err(Error::ours("an export", about.to_owned(), name, remedy))
+        Err(Error::ours("an export", about.to_owned(), name, STAGED))
     };
     if before >= MOST {
         return refused("as many are open as there may be");

@@ -13,7 +13,7 @@ use super::process::Refusal;
 use super::{PATIENCE, most, reason};
 use super::{export, helper, process};
 use crate::context::ContextId;
-use crate::error::Error;
+use crate::error::{Error, STAGED};
 use crate::lane::Lane;
 use crate::pipeline::lock;
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, Library};
@@ -108,9 +108,9 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         let (state, driver) = (lock(&self.state).clone(), self.driver.get().copied());
         if let (State::Open(opened), Some(driver)) = (state, driver) {
-            let context = self.key.context;
+            let key = self.key.clone();
             // What cannot be closed ends with the process.
-            helper::leave(Box::new(move || _ = close(driver, context, opened)));
+            helper::leave(Box::new(move || _ = close(driver, &key, opened)));
         }
     }
 }
@@ -352,7 +352,7 @@ fn begin(driver: &'static Library, mapping: &Mapping) -> Result<Opened, Refusal>
             "cuMemPoolImportPointer",
             format!("{} bytes of rank {}", mapping.key.size, mapping.key.peer),
             "the message did not wait",
-            "nothing is lost: it goes through host memory",
+            STAGED,
         )));
     }
     open(driver, &mapping.key)

@@ -259,14 +259,16 @@ impl Drop for Offering {
     }
 }
 
-/// The handles of allocations, by their numbers, and why others have none.
-static HANDLES: Mutex<VecDeque<(u64, Result<[u8; HANDLE], Arc<str>>)>> =
-    Mutex::new(VecDeque::new());
+/// A handle, or why there is none.
+type Given = Result<[u8; HANDLE], Arc<str>>;
+
+/// What was given for allocations, by their numbers.
+static HANDLES: Mutex<VecDeque<(u64, Given)>> = Mutex::new(VecDeque::new());
 /// More are not kept. As in `memory.rs`, for the same reason.
 const MOST: usize = 256;
 
 /// The handle by which other processes open an allocation. An error: why the driver does not show it.
-fn handle_of(driver: &'static Library, allocation: &Allocation) -> Result<[u8; HANDLE], Arc<str>> {
+fn handle_of(driver: &'static Library, allocation: &Allocation) -> Given {
     let known = lock(&HANDLES)
         .iter()
         .find(|(id, _)| *id == allocation.id)

@@ -6,13 +6,14 @@
 //! is undone. Places for answers are ours.
 #![allow(unsafe_code, reason = "calls of the driver")]
 
-use super::export::DESCRIPTOR;
+use super::export::{DESCRIPTOR, Pool};
 use super::handle::{HANDLE, Handle};
 use super::offer::Shown;
 use super::process::{self, Refusal};
 use crate::context::ContextId;
-use crate::error::{Error, check, needed};
+use crate::error::{Error, STAGED, check, needed};
 use crate::lane::Lane;
+use crate::memory::range_of;
 use cuda_sys::*;
 use std::ffi::{c_char, c_void};
 use std::os::fd::AsRawFd;
@@ -81,24 +82,12 @@ impl Key {
     }
 }
 
-/// A pool of a peer's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pool(CUmemoryPool);
-
-// SAFETY: the driver takes a pool's handle from any thread.
-unsafe impl Send for Pool {}
-// SAFETY: as above.
-unsafe impl Sync for Pool {}
-
 /// A mapping that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opened {
     Ipc(u64),
     /// Addresses of ours, with a peer's memory.
-    Memory {
-        address: u64,
-        size: u64,
-    },
+    Memory(u64),
     Pool {
         pool: Pool,
         address: u64,
@@ -111,7 +100,7 @@ impl Opened {
     /// Its first byte, if there is one.
     pub(super) fn address(self) -> Option<u64> {
         match self {
-            Self::Ipc(address) | Self::Memory { address, .. } | Self::Pool { address, .. } => {
+            Self::Ipc(address) | Self::Memory(address) | Self::Pool { address, .. } => {
                 Some(address)
             }
             Self::Empty(_) => None,
@@ -131,7 +120,7 @@ pub(super) fn open(driver: &'static Library, key: &Key) -> Result<Opened, Refusa
     match is_whole(driver, key, opened) {
         Ok(()) => Ok(opened),
         Err(error) => {
-            let _ = undo(driver, opened);
+            let _ = undo(driver, key, opened);
             Err(error.into())
         }
     }
@@ -156,11 +145,8 @@ fn open_handle(driver: &'static Library, key: &Key, bytes: [u8; HANDLE]) -> Resu
 /// An error: a mapping is shorter than what was offered.
 fn is_whole(driver: &'static Library, key: &Key, opened: Opened) -> Result<(), Error> {
     let address = opened.address().unwrap_or(0);
-    let (mut base, mut bytes) = (0, 0);
-    // SAFETY: the places for the answers are ours.
-    let code = unsafe { (driver.cuMemGetAddressRange)(&raw mut base, &raw mut bytes, address) };
-    check(driver, code, "cuMemGetAddressRange", || about(key))?;
-    let end = base.checked_add(bytes as u64);
+    let (base, bytes) = range_of(driver, address, || about(key))?;
+    let end = base.checked_add(bytes);
     let wanted = address.checked_add(key.size);
     if base <= address && wanted.is_some_and(|wanted| Some(wanted) <= end) {
         return Ok(());
@@ -169,7 +155,7 @@ fn is_whole(driver: &'static Library, key: &Key, opened: Opened) -> Result<(), E
         "cuMemGetAddressRange",
         about(key),
         "the mapping is shorter than what was offered",
-        "nothing is lost: the message goes through host memory",
+        STAGED,
     ))
 }
 
@@ -228,12 +214,9 @@ fn map(
     let access = access_of(key.context.device);
     // SAFETY: what was just mapped, and one description of ours.
     let code = unsafe { permit(address, size, &raw const access, 1) };
-    let opened = Opened::Memory {
-        address,
-        size: key.size,
-    };
+    let opened = Opened::Memory(address);
     if let Err(error) = check(driver, code, "cuMemSetAccess", || about(key)) {
-        let _ = undo(driver, opened);
+        let _ = undo(driver, key, opened);
         return Err(error);
     }
     Ok(opened)
@@ -266,12 +249,12 @@ fn open_pool(
     let opened = match point(driver, key, pool, data) {
         Ok(opened) => opened,
         Err(error) => {
-            let _ = undo(driver, Opened::Empty(pool));
+            let _ = undo(driver, key, Opened::Empty(pool));
             return Err(error.into());
         }
     };
     if let Err(error) = is_of_device(driver, key, opened) {
-        let _ = undo(driver, opened);
+        let _ = undo(driver, key, opened);
         return Err(error.into());
     }
     Ok(opened)
@@ -293,7 +276,7 @@ fn is_of_device(driver: &'static Library, key: &Key, opened: Opened) -> Result<(
         call,
         about(key),
         "the memory is of another device than was offered",
-        "nothing is lost: the message goes through host memory",
+        STAGED,
     ))
 }
 
@@ -333,17 +316,13 @@ pub(super) fn give_back(opened: &mut Opened, lane: &Lane) -> Result<(), Error> {
 }
 
 /// Closes a mapping. In another context something else may be at its address.
-pub(super) fn close(
-    driver: &'static Library,
-    context: ContextId,
-    opened: Opened,
-) -> Result<(), Error> {
-    let _entered = context.enter(driver)?;
-    undo(driver, opened)
+pub(super) fn close(driver: &'static Library, key: &Key, opened: Opened) -> Result<(), Error> {
+    let _entered = key.context.enter(driver)?;
+    undo(driver, key, opened)
 }
 
 /// The same, in the context.
-fn undo(driver: &'static Library, opened: Opened) -> Result<(), Error> {
+fn undo(driver: &'static Library, key: &Key, opened: Opened) -> Result<(), Error> {
     match opened {
         Opened::Ipc(address) => {
             // SAFETY: an opened mapping, from which nobody copies any more.
@@ -352,9 +331,9 @@ fn undo(driver: &'static Library, opened: Opened) -> Result<(), Error> {
                 format!("the mapping at {address:#x}")
             })
         }
-        Opened::Memory { address, size } => {
+        Opened::Memory(address) => {
             let unmap = needed(driver.cuMemUnmap, "cuMemUnmap")?;
-            let size = size as usize;
+            let size = key.size as usize;
             // SAFETY: a mapping of ours as a whole, from which nobody copies any more.
             let code = unsafe { unmap(address, size) };
             check(driver, code, "cuMemUnmap", || {
@@ -368,7 +347,7 @@ fn undo(driver: &'static Library, opened: Opened) -> Result<(), Error> {
             let freed = check(driver, code, "cuMemFree", || {
                 format!("the imported allocation at {address:#x}")
             });
-            freed.and(undo(driver, Opened::Empty(pool)))
+            freed.and(undo(driver, key, Opened::Empty(pool)))
         }
         Opened::Empty(pool) => {
             let destroy = needed(driver.cuMemPoolDestroy, "cuMemPoolDestroy")?;

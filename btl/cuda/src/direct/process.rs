@@ -4,7 +4,7 @@
 //! Which process that is says the runtime, and no offer. The kernel permits it to who may trace that process, as it
 //! does for reads of its memory.
 
-use crate::error::Error;
+use crate::error::{Error, STAGED};
 use crate::pipeline::lock;
 use onecopy_shm::process::pidfd_getfd;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -71,7 +71,7 @@ pub(super) fn take(peer: u32, fd: i32) -> Result<OwnedFd, Refusal> {
             "pidfd_getfd",
             about,
             "its process is not known",
-            "nothing is lost: its messages go through host memory",
+            STAGED,
         )));
     };
     pidfd_getfd(process.as_fd(), fd).map_err(|error| {
