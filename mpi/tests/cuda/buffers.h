@@ -24,24 +24,46 @@ static inline int begin(void) {
     return 1;
 }
 
+/* How memory may be shown to other processes. */
+enum { NOT_SHOWN, BY_DESCRIPTOR };
+
+static inline CUmemoryPool new_pool(int shown) {
+    CUmemPoolProps props = { .allocType = 1, .handleTypes = shown, .location = { 1, device } };
+    CUmemoryPool pool;
+    CU(cuMemPoolCreate(&pool, &props));
+    return pool;
+}
+
+static inline CUdeviceptr from_pool(CUmemoryPool pool, size_t bytes) {
+    CUdeviceptr address;
+    CU(cuMemAllocFromPoolAsync(&address, bytes, pool, CU_STREAM_PER_THREAD));
+    CU(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    return address;
+}
+
+static inline CUmemGenericAllocationHandle physical(size_t bytes, int shown) {
+    CUmemAllocationProp prop = { .type = 1, .requestedHandleTypes = shown, .location = { 1, device } };
+    CUmemGenericAllocationHandle memory;
+    CU(cuMemCreate(&memory, bytes, &prop, 0));
+    return memory;
+}
+
+/* Maps new memory to reserved addresses. It lives as long as that. */
+static inline void map_at(CUdeviceptr address, size_t bytes, int shown) {
+    CUmemAccessDesc access = { { 1, device }, 3 };
+    CUmemGenericAllocationHandle memory = physical(bytes, shown);
+    CU(cuMemMap(address, bytes, 0, memory, 0));
+    CU(cuMemRelease(memory));
+    CU(cuMemSetAccess(address, bytes, &access, 1));
+}
+
 /* Virtual memory in pieces that lie side by side, each an allocation of its own, as frameworks grow their pools. The
  * buffer begins inside of the first one, so that no piece ends where the library's do. */
 static inline char *map(size_t bytes) {
     enum { PIECE = 2 << 20, INSIDE = PIECE / 2 + 64 };
-    CUmemGenericAllocationHandle memory;
-    CUmemAllocationProp prop;
-    CUmemAccessDesc access = { { 1, device }, 3 };
     CUdeviceptr address;
-    memset(&prop, 0, sizeof(prop));
-    prop.type = 1;
-    prop.location.type = 1;
-    prop.location.id = device;
     CU(cuMemAddressReserve(&address, bytes + PIECE, 0, 0, 0));
-    for (size_t at = 0; at < bytes + PIECE; at += PIECE) {
-        CU(cuMemCreate(&memory, PIECE, &prop, 0));
-        CU(cuMemMap(address + at, PIECE, 0, memory, 0));
-        CU(cuMemSetAccess(address + at, PIECE, &access, 1));
-    }
+    for (size_t at = 0; at < bytes + PIECE; at += PIECE) map_at(address + at, PIECE, NOT_SHOWN);
     return (char *)(uintptr_t)address + INSIDE;
 }
 

@@ -9,35 +9,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { BYTES = 2 << 20, SHOWN = 1 };
+enum { BYTES = 2 << 20 };
 
 struct offer {
     int pid, memory, pool;
     CUmemPoolPtrExportData data, freed;
 };
-
-static CUmemLocation here(void) { return (CUmemLocation){ 1, device }; }
-
-static CUmemGenericAllocationHandle physical(int types) {
-    CUmemAllocationProp prop = { .type = 1, .requestedHandleTypes = types, .location = here() };
-    CUmemGenericAllocationHandle handle;
-    CU(cuMemCreate(&handle, BYTES, &prop, 0));
-    return handle;
-}
-
-static CUmemoryPool pool_of(int types) {
-    CUmemPoolProps props = { .allocType = 1, .handleTypes = types, .location = here() };
-    CUmemoryPool pool;
-    CU(cuMemPoolCreate(&pool, &props));
-    return pool;
-}
-
-static CUdeviceptr from(CUmemoryPool pool) {
-    CUdeviceptr address;
-    CU(cuMemAllocFromPoolAsync(&address, BYTES, pool, CU_STREAM_PER_THREAD));
-    CU(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-    return address;
-}
 
 static int taken(int pid, int fd) {
     int process = (int)syscall(SYS_pidfd_open, pid, 0);
@@ -60,15 +37,15 @@ static int is_in_reach(CUdeviceptr address) {
 
 static void show(void) {
     struct offer offer = { .pid = getpid() };
-    CUmemGenericAllocationHandle hidden = physical(0), memory = physical(SHOWN), again;
-    CUmemAccessDesc access = { here(), 3 };
+    CUmemGenericAllocationHandle hidden = physical(BYTES, NOT_SHOWN), memory = physical(BYTES, BY_DESCRIPTOR), again;
+    CUmemAccessDesc access = { { 1, device }, 3 };
     CUmemAllocationProp prop;
     CUdeviceptr place, data, gone;
-    CUmemoryPool pool = pool_of(SHOWN), secret = pool_of(0);
-    CHECK(cuMemExportToShareableHandle(&offer.memory, hidden, SHOWN, 0) != 0);
+    CUmemoryPool pool = new_pool(BY_DESCRIPTOR), secret = new_pool(NOT_SHOWN);
+    CHECK(cuMemExportToShareableHandle(&offer.memory, hidden, BY_DESCRIPTOR, 0) != 0);
     CHECK(cuMemExportToShareableHandle(&offer.memory, memory, 2, 0) != 0);
-    CHECK(cuMemPoolExportToShareableHandle(&offer.pool, secret, SHOWN, 0) != 0);
-    CHECK(cuMemPoolExportPointer(&offer.data, from(secret)) != 0);
+    CHECK(cuMemPoolExportToShareableHandle(&offer.pool, secret, BY_DESCRIPTOR, 0) != 0);
+    CHECK(cuMemPoolExportPointer(&offer.data, from_pool(secret, BYTES)) != 0);
     CU(cuMemGetAllocationPropertiesFromHandle(&prop, hidden));
     CHECK(prop.requestedHandleTypes == 0 && prop.location.id == device);
     /* A mapping begins without access. A handle lives as long as it is held or mapped. */
@@ -83,13 +60,13 @@ static void show(void) {
     CHECK(is_in_reach(place));
     CU(cuMemRelease(memory));
     CU(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(place + BYTES - 1)));
-    CHECK(again == memory && physical(0) != memory);
-    CU(cuMemExportToShareableHandle(&offer.memory, again, SHOWN, 0));
+    CHECK(again == memory && physical(BYTES, NOT_SHOWN) != memory);
+    CU(cuMemExportToShareableHandle(&offer.memory, again, BY_DESCRIPTOR, 0));
     fill(DEVICE, (char *)(uintptr_t)place, BYTES, 3);
-    data = from(pool);
-    gone = from(pool);
+    data = from_pool(pool, BYTES);
+    gone = from_pool(pool, BYTES);
     fill(DEVICE, (char *)(uintptr_t)data, BYTES, 4);
-    CU(cuMemPoolExportToShareableHandle(&offer.pool, pool, SHOWN, 0));
+    CU(cuMemPoolExportToShareableHandle(&offer.pool, pool, BY_DESCRIPTOR, 0));
     CU(cuMemPoolExportPointer(&offer.data, data));
     CU(cuMemPoolExportPointer(&offer.freed, gone));
     CHECK(cuMemPoolExportPointer(&offer.freed, gone + 1) != 0);
@@ -114,17 +91,17 @@ static void show(void) {
 static void look(void) {
     struct offer offer;
     CUmemGenericAllocationHandle memory;
-    CUmemAccessDesc access = { here(), 3 };
+    CUmemAccessDesc access = { { 1, device }, 3 };
     CUdeviceptr place, data;
     CUmemoryPool pool;
     OK(MPI_Recv(&offer, sizeof(offer), MPI_BYTE, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
     int of_memory = taken(offer.pid, offer.memory), of_pool = taken(offer.pid, offer.pool);
     void *one = (void *)(intptr_t)of_memory, *other = (void *)(intptr_t)of_pool;
-    CHECK(cuMemImportFromShareableHandle(&memory, other, SHOWN) != 0);
-    CHECK(cuMemImportFromShareableHandle(&memory, (void *)0, SHOWN) != 0);
-    CHECK(cuMemPoolImportFromShareableHandle(&pool, one, SHOWN, 0) != 0);
-    CU(cuMemImportFromShareableHandle(&memory, one, SHOWN));
-    CU(cuMemPoolImportFromShareableHandle(&pool, other, SHOWN, 0));
+    CHECK(cuMemImportFromShareableHandle(&memory, other, BY_DESCRIPTOR) != 0);
+    CHECK(cuMemImportFromShareableHandle(&memory, (void *)0, BY_DESCRIPTOR) != 0);
+    CHECK(cuMemPoolImportFromShareableHandle(&pool, one, BY_DESCRIPTOR, 0) != 0);
+    CU(cuMemImportFromShareableHandle(&memory, one, BY_DESCRIPTOR));
+    CU(cuMemPoolImportFromShareableHandle(&pool, other, BY_DESCRIPTOR, 0));
     close(of_memory);
     close(of_pool);
     CU(cuMemAddressReserve(&place, 2 * BYTES, 0, 0, 0));

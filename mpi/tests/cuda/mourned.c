@@ -19,24 +19,10 @@ static char *at(int which) { return (char *)(uintptr_t)data[which]; }
 
 /* Memory that others open by a descriptor. */
 static CUdeviceptr shown(int is_pool) {
-    CUmemLocation here = { 1, device };
-    CUmemPoolProps props = { .allocType = 1, .handleTypes = 1, .location = here };
-    CUmemAllocationProp prop = { .type = 1, .requestedHandleTypes = 1, .location = here };
-    CUmemAccessDesc access = { here, 3 };
-    CUmemGenericAllocationHandle memory;
-    CUmemoryPool pool;
     CUdeviceptr address;
-    if (is_pool) {
-        CU(cuMemPoolCreate(&pool, &props));
-        CU(cuMemAllocFromPoolAsync(&address, BYTES, pool, CU_STREAM_PER_THREAD));
-        CU(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-        return address;
-    }
+    if (is_pool) return from_pool(new_pool(BY_DESCRIPTOR), BYTES);
     CU(cuMemAddressReserve(&address, ROUND, 0, 0, 0));
-    CU(cuMemCreate(&memory, ROUND, &prop, 0));
-    CU(cuMemMap(address, ROUND, 0, memory, 0));
-    CU(cuMemRelease(memory));
-    CU(cuMemSetAccess(address, ROUND, &access, 1));
+    map_at(address, ROUND, BY_DESCRIPTOR);
     return address;
 }
 

@@ -21,7 +21,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { LEN = 2 << 20, BY_DESCRIPTOR = 1, TURNS = 8 };
+enum { LEN = 2 << 20, TURNS = 8 };
 
 /* What a buffer is of. */
 enum { HOST, PLAIN_DEVICE, POOL, MEMORY, TWO, ALL };
@@ -29,50 +29,22 @@ enum { HOST, PLAIN_DEVICE, POOL, MEMORY, TWO, ALL };
 static int rank, other;
 static CUmemoryPool pool;
 
-static CUmemoryPool new_pool(void) {
-    CUmemPoolProps props;
-    CUmemoryPool made;
-    memset(&props, 0, sizeof(props));
-    props.allocType = 1;
-    props.handleTypes = BY_DESCRIPTOR;
-    props.location.type = 1;
-    props.location.id = device;
-    CU(cuMemPoolCreate(&made, &props));
-    return made;
-}
-
-static void map_at(CUdeviceptr address) {
-    CUmemGenericAllocationHandle memory;
-    CUmemAllocationProp prop;
-    CUmemAccessDesc access = { { 1, device }, 3 };
-    memset(&prop, 0, sizeof(prop));
-    prop.type = 1;
-    prop.requestedHandleTypes = BY_DESCRIPTOR;
-    prop.location.type = 1;
-    prop.location.id = device;
-    CU(cuMemCreate(&memory, LEN, &prop, 0));
-    CU(cuMemMap(address, LEN, 0, memory, 0));
-    CU(cuMemRelease(memory));
-    CU(cuMemSetAccess(address, LEN, &access, 1));
-}
-
 static char *buffer_of(int what) {
     CUdeviceptr address = 0;
     switch (what) {
     case HOST: return malloc(LEN);
     case PLAIN_DEVICE: CU(cuMemAlloc_v2(&address, LEN)); break;
-    case POOL: CU(cuMemAllocFromPoolAsync(&address, LEN, pool, CU_STREAM_PER_THREAD)); break;
+    case POOL: address = from_pool(pool, LEN); break;
     case MEMORY:
         CU(cuMemAddressReserve(&address, LEN, 0, 0, 0));
-        map_at(address);
+        map_at(address, LEN, BY_DESCRIPTOR);
         break;
     default:
         CU(cuMemAddressReserve(&address, 2 * LEN, 0, 0, 0));
-        map_at(address);
-        map_at(address + LEN);
+        map_at(address, LEN, BY_DESCRIPTOR);
+        map_at(address + LEN, LEN, BY_DESCRIPTOR);
         address += LEN / 2;
     }
-    CU(cuStreamSynchronize(CU_STREAM_PER_THREAD));
     return (char *)(uintptr_t)address;
 }
 
@@ -149,10 +121,10 @@ static void churn(int turns) {
     enum { SPAN = 4096 };
     for (int turn = 0; turn < turns; turn++) {
         if (rank == 0) {
-            CUmemoryPool fresh = turn % 2 ? new_pool() : NULL;
+            CUmemoryPool fresh = turn % 2 ? new_pool(BY_DESCRIPTOR) : NULL;
             CUdeviceptr address = place;
-            if (fresh) CU(cuMemAllocFromPoolAsync(&address, LEN, fresh, CU_STREAM_PER_THREAD));
-            else map_at(place);
+            if (fresh) address = from_pool(fresh, LEN);
+            else map_at(place, LEN, BY_DESCRIPTOR);
             char *out = (char *)(uintptr_t)address;
             fill(DEVICE, out, SPAN, turn);
             fill(DEVICE, out + LEN - SPAN, SPAN, turn + 1);
@@ -246,7 +218,7 @@ int main(int argc, char **argv) {
         CU(cuDevicePrimaryCtxRetain(&context, device));
         CU(cuCtxSetCurrent(context));
     }
-    pool = new_pool();
+    pool = new_pool(BY_DESCRIPTOR);
     if (strcmp(argv[1], "kinds") == 0) kinds();
     else if (strcmp(argv[1], "churn") == 0) churn(argc > 2 ? atoi(argv[2]) : 100);
     else if (strcmp(argv[1], "refused") == 0) refused();
