@@ -298,7 +298,7 @@ impl Staged for Incoming {
     fn accept(&self, offer: &Offer<'_>, len: u64) -> bool {
         let by = match offer.by {
             OfferedBy::Own => By::Own,
-            OfferedBy::Peer(rank) => By::Peer(rank, offer.process),
+            OfferedBy::Peer(rank, process) => By::Peer(rank, process),
         };
         self.fetch.accept(by, offer.bytes, len)
     }

@@ -160,7 +160,6 @@ fn accept_whole(
     let offered = from.offer(true).filter(|_| len > 0)?;
     let offered = Offer {
         by: OfferedBy::Own,
-        process: None,
         bytes: &offered,
     };
     let accepted = offer(counters, to, &offered, len);

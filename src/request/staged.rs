@@ -28,21 +28,20 @@ pub enum Activity {
 pub const OFFER_MAX: usize = 128;
 
 /// Where an offer comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OfferedBy {
+#[derive(Clone, Copy, Debug)]
+pub enum OfferedBy<'o> {
     /// A buffer of this process.
     Own,
-    /// That of another rank, which shares memory with this one. Nothing in its offer is to be believed.
-    Peer(u32),
+    /// That of another rank, which shares memory with this one. Nothing in its offer is to be believed. With it its
+    /// process, as who connected the two says, if that is known.
+    Peer(u32, Option<BorrowedFd<'o>>),
 }
 
 /// What is offered to a receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer<'o> {
     /// Who offers.
-    pub by: OfferedBy,
-    /// The other rank's process, as who connected the two says. None: nobody knows it.
-    pub process: Option<BorrowedFd<'o>>,
+    pub by: OfferedBy<'o>,
     /// The bytes.
     pub bytes: &'o [u8],
 }

@@ -24,8 +24,7 @@ pub(super) fn accept(
 ) -> Option<Mode> {
     let bytes = transfer.announcement.remote.take_offer()?;
     let offered = Offer {
-        by: OfferedBy::Peer(transfer.peer),
-        process,
+        by: OfferedBy::Peer(transfer.peer, process),
         bytes: &bytes,
     };
     let accepted = offer(counters, buffer, &offered, transfer.len);
@@ -78,6 +77,9 @@ mod tests {
         Stays,
     }
 
+    /// What was offered: by which rank, if it was another one, which bytes, and how many are wanted.
+    type Accepted = (Option<u32>, Vec<u8>, u64);
+
     /// A buffer of a device: bytes that are all here, and all in reach of a receive that has the offer.
     #[derive(Debug)]
     struct Model {
@@ -85,7 +87,7 @@ mod tests {
         offers: bool,
         does: Does,
         bytes: Mutex<Vec<u8>>,
-        accepted: Mutex<Option<(OfferedBy, Vec<u8>, u64)>>,
+        accepted: Mutex<Option<Accepted>>,
     }
 
     fn offer() -> Vec<u8> {
@@ -138,13 +140,18 @@ mod tests {
             self.offers.then(|| offer().into())
         }
         fn accept(&self, offer: &Offer<'_>, len: u64) -> bool {
-            let Offer { by, process, bytes } = *offer;
-            assert!(process.is_none(), "ranks of these tests are threads");
-            let before = self
-                .accepted
-                .lock()
-                .expect("lock")
-                .replace((by, bytes.to_vec(), len));
+            let by = match offer.by {
+                OfferedBy::Own => None,
+                OfferedBy::Peer(rank, process) => {
+                    assert!(process.is_none(), "ranks of these tests are threads");
+                    Some(rank)
+                }
+            };
+            let before =
+                self.accepted
+                    .lock()
+                    .expect("lock")
+                    .replace((by, offer.bytes.to_vec(), len));
             assert_eq!(before, None, "it is asked once");
             self.does != Does::Nothing
         }
@@ -227,7 +234,7 @@ mod tests {
                 assert_eq!(result.expect("a message").bytes, LEN);
                 if rt.rank() == 1 {
                     let accepted = model.accepted.lock().expect("lock").clone();
-                    let wanted = (OfferedBy::Peer(0), offer(), LEN as u64);
+                    let wanted = (Some(0), offer(), LEN as u64);
                     assert_eq!(accepted, Some(wanted));
                     assert!(!is_whole(&model), "nobody else brings them");
                     assert_eq!((counters.device_direct, counters.device_declined), (1, 0));
@@ -400,7 +407,7 @@ mod tests {
                 let direct = after.device_direct - before.device_direct;
                 let declined = after.device_declined - before.device_declined;
                 let accepted = to.accepted.lock().expect("lock").clone();
-                assert_eq!(accepted, Some((OfferedBy::Own, offer(), LEN as u64)));
+                assert_eq!(accepted, Some((None, offer(), LEN as u64)));
                 match does {
                     Does::Fails => assert!(matches!(result, Err(Error::Device(_))), "{result:?}"),
                     _ => assert_eq!(result.expect("received").bytes, LEN),
