@@ -7,8 +7,8 @@
 
 use crate::error::{Error, LATER_DRIVER, check};
 use cuda_sys::{
-    CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_SUCCESS, CUcontext,
-    CUstreamCaptureMode, Library,
+    CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_NOT_SUPPORTED,
+    CUcontext, CUstreamCaptureMode, Library,
 };
 use std::marker::PhantomData;
 use std::ptr::null_mut;
@@ -38,14 +38,7 @@ impl ContextId {
     ///
     /// The driver does not tell it, or there is no such context.
     pub(crate) fn of(driver: &'static Library, device: i32) -> Result<Self, Error> {
-        let number = primary(driver, device)?.id(driver).ok_or_else(|| {
-            Error::ours(
-                "cuCtxGetId",
-                format!("device {device}"),
-                "the driver is older than CUDA 12, and does not tell one context from the next",
-                LATER_DRIVER,
-            )
-        })?;
+        let number = primary(driver, device)?.number(driver)?;
         Ok(Self { device, number })
     }
 
@@ -57,21 +50,22 @@ impl ContextId {
     pub(crate) fn enter(self, driver: &'static Library) -> Result<Entered, Error> {
         let context = primary(driver, self.device)?;
         let entered = context.enter(driver)?;
-        match context.id(driver) == Some(self.number) {
-            true => Ok(entered),
-            false => Err(self.gone()),
-        }
+        self.expect(driver, context)?;
+        Ok(entered)
     }
 
-    /// That it is gone.
-    pub(crate) fn gone(self) -> Error {
-        Error {
+    /// An error: a context is not this one any more, or has failed.
+    pub(crate) fn expect(self, driver: &Library, context: Context) -> Result<(), Error> {
+        if context.number(driver)? == self.number {
+            return Ok(());
+        }
+        Err(Error {
             call: "cuCtxGetId",
             about: format!("context {} of device {}", self.number, self.device),
             code: CUDA_ERROR_CONTEXT_IS_DESTROYED,
             name: "the context has ended".to_owned(),
             remedy: None,
-        }
+        })
     }
 }
 
@@ -89,12 +83,29 @@ pub(crate) struct Entered {
 }
 
 impl Context {
-    /// Its number, where the driver tells it.
-    pub(crate) fn id(self, driver: &Library) -> Option<u64> {
-        let mut id = 0;
-        // SAFETY: a handle that the driver looks at; the place for the answer is ours.
-        let code = unsafe { (driver.cuCtxGetId?)(self.0, &raw mut id) };
-        (code == CUDA_SUCCESS).then_some(id)
+    /// Its number.
+    ///
+    /// # Errors
+    ///
+    /// It has failed or is gone, or the driver is too old to tell it.
+    pub(crate) fn number(self, driver: &Library) -> Result<u64, Error> {
+        let (mut id, call) = (0, "cuCtxGetId");
+        let code = match driver.cuCtxGetId {
+            // SAFETY: a handle that the driver looks at; the place for the answer is ours.
+            Some(ask) => unsafe { ask(self.0, &raw mut id) },
+            None => CUDA_ERROR_NOT_SUPPORTED,
+        };
+        let about = || format!("context {:p}", self.0);
+        if code == CUDA_ERROR_NOT_SUPPORTED {
+            let why =
+                "the driver is older than CUDA 12, and does not tell one context from the next";
+            return Err(Error {
+                code,
+                ..Error::ours(call, about(), why, LATER_DRIVER)
+            });
+        }
+        check(driver, code, call, about)?;
+        Ok(id)
     }
 
     pub(crate) fn enter(self, driver: &'static Library) -> Result<Entered, Error> {

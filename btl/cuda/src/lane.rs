@@ -73,7 +73,7 @@ impl Lane {
         device: i32,
     ) -> Result<Arc<Self>, Error> {
         let mut lanes = LANES.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = context.id(driver);
+        let id = context.number(driver).ok();
         let here = |lane: &&Arc<Self>| lane.context == context;
         match lanes.iter().find(here) {
             Some(lane) if lane.id == id => return Ok(Arc::clone(lane)),
@@ -107,10 +107,10 @@ impl Lane {
     /// gone with it, and no call may name them in the next one.
     pub(crate) fn enter(&self) -> Result<Entered, Error> {
         let entered = self.context.enter(self.driver)?;
-        match self.context_id() {
-            Some(own) if self.context.id(self.driver) != self.id => Err(own.gone()),
-            _ => Ok(entered),
+        if let Some(own) = self.context_id() {
+            own.expect(self.driver, self.context)?;
         }
+        Ok(entered)
     }
 
     /// The ordinal of its device.

@@ -953,7 +953,7 @@ static void end_stream(struct stream *stream)
 CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
 {
 	*id = context->id;
-	return getenv("MODEL_CUDA_OLD") ? NOT_SUPPORTED : SUCCESS;
+	return getenv("MODEL_CUDA_OLD") ? NOT_SUPPORTED : context->error;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
