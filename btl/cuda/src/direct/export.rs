@@ -5,9 +5,9 @@
 //! has that handle while somebody holds it. So one is held here for as long as the export is kept, and the export's
 //! number stands for the memory. That number never comes again.
 //!
-//! *A pool* cannot be held, and its handle may be another one's once it is destroyed. A send keeps an allocation of it in
-//! use, and so the pool, but an offer may outlive its send by a little. So another offer shares the export only while the
-//! allocation is there for which it was made. Its number is unique in a process, says the driver's manual.
+//! *A pool* cannot be held, and its handle may be another one's once it is destroyed. A send keeps an allocation of it
+//! in use, and so the pool, but an offer may outlive its send by a little. So another offer shares the export only
+//! while the allocation is there for which it was made. Its number is unique in a process, says the driver's manual.
 //!
 //! # Safety
 //! Handles come from the driver, and are released once. In another context than that of the export they are not touched

@@ -169,8 +169,8 @@ impl Offering {
         })
     }
 
-    /// Lets the driver show it to other processes, which a message within this process does not need. It calls the
-    /// driver, so whoever moves messages has it done before.
+    /// Lets the driver show it to other processes, which a message within this process does not need. That may take a
+    /// while, so it is done before the engine has the message.
     pub fn show(&self) {
         self.shown.get_or_init(|| self.told());
     }
