@@ -85,10 +85,17 @@ impl Chunks {
         let all = len + begin;
         let even = |pieces: u64| all.div_ceil(pieces).next_multiple_of(LINE);
         let pieces = len.div_ceil(step).max(1);
-        let fitting = Some(even(pieces)).filter(|&step| step <= self.step);
-        Cut {
-            step: fitting.unwrap_or_else(|| even(pieces + 1).min(self.step)),
-            begin,
+        if even(pieces) <= self.step {
+            let step = even(pieces);
+            return Cut { step, begin };
+        }
+        // What is sent before anyone asks must not need more chunks than there are.
+        match pieces < self.share as u64 {
+            true => Cut {
+                step: even(pieces + 1).min(self.step),
+                begin,
+            },
+            false => Cut { step, begin: 0 },
         }
     }
 
@@ -255,6 +262,7 @@ mod tests {
             prop_assert_eq!(count, cut.pieces(len));
             let least = len.div_ceil(chunks.step_of(len, alone));
             prop_assert!(count <= least + 1 && (least > 1 || count == least));
+            prop_assert!(count <= least.max(chunks.share as u64));
         }
     }
 
