@@ -110,6 +110,18 @@ impl Policy {
         }
     }
 
+    /// A message of `total` bytes begins in chunks, of which more is to come than its first `piece`. Gives the time if
+    /// it is one of those that are timed.
+    #[inline]
+    pub(crate) fn begin_unasked(&mut self, total: u64, piece: u64) -> Option<Instant> {
+        if !self.unasked.could_be_asked_for(total, piece) {
+            return None;
+        }
+        // Both ranks of a pair count the same messages, whichever of them wants to be asked.
+        self.observed.count();
+        self.unasked.begin()
+    }
+
     /// The link has lost a layer.
     pub(crate) fn adapt(&mut self, knobs: &Knobs, costs: &Costs, link: &Link) {
         self.thresholds = Thresholds::compute(knobs, costs, link);
@@ -252,8 +264,9 @@ impl Peer {
         let Policy {
             unasked, observed, ..
         } = &mut self.policy;
-        let wanted = unasked.wanted(observed);
-        self.endpoint.want_announced(wanted);
+        if let Some(wanted) = unasked.changed(observed) {
+            self.endpoint.want_announced(wanted);
+        }
     }
 
     /// Lets the peer know whether this rank can read its messages by the kernel module only from regions.

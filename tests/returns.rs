@@ -110,8 +110,8 @@ fn what_came_back_counts() {
         let bytes = chunks * (16 << 10);
         assert_eq!(returned(bytes, [bytes; 2]), kept * (ROUNDS - 1), "{chunks}");
     }
-    // Two chunks return with every second message and one with the others; or with the others alone. A line less than two
-    // chunks have leaves room for where the buffer begins in its line.
+    // Two chunks return with every second message and one with the others; or with the others alone. A line less than
+    // two chunks have leaves room for where the buffer begins in its line.
     let two = (32 << 10) - 64;
     let (returned, all) = (returned(48 << 10, [two, 8 << 10]), ROUNDS + ROUNDS / 2);
     assert!(returned > all * 2 / 3, "{returned} of {all}");

@@ -2,12 +2,11 @@
 //! What comes from a peer: the message that is under way, and what this rank remembers of others.
 
 use super::credit::{Returned, charge};
-use super::unmatched_max;
+use super::{Policy, unmatched_max};
 use crate::endpoint::Endpoint;
 use crate::matching::{EntryId, Envelope};
 use crate::records::{ChunkBody, NONE};
 use crate::request::RequestId;
-use crate::select::unasked::Unasked;
 use onecopy_obs::Knobs;
 use onecopy_shm::fault;
 use std::time::Instant;
@@ -65,9 +64,9 @@ impl Incoming {
 
     /// Its first piece is there, and a receive for it. Notes the time if it is one of those that are timed.
     #[inline]
-    pub(crate) fn time(&mut self, unasked: &mut Unasked, first: &ChunkBody) {
+    pub(crate) fn time(&mut self, policy: &mut Policy, first: &ChunkBody) {
         let piece = u64::from(first.piece);
-        let begun = unasked.begin(self.total, piece);
+        let begun = policy.begin_unasked(self.total, piece);
         self.timed = begun.map(|begun| (begun, self.total - piece));
     }
 

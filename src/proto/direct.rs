@@ -351,12 +351,12 @@ fn receive_chunks<M: Medium>(
     if incoming.total > out.len() as u64 || incoming.sync.is_some() {
         return ReceiveProgress::Nothing;
     }
-    incoming.time(&mut peer.policy.unasked, &first);
     if u64::from(first.piece) < incoming.total
         && (at_once == AtOnce::Whole || !core.single_threaded)
     {
         return ReceiveProgress::Nothing;
     }
+    incoming.time(&mut peer.policy, &first);
     let polls = match from.part() {
         None => CHUNK_POLLS,
         Some(_) => CHUNK_CALLS,

@@ -47,8 +47,7 @@ pub(crate) fn plan(
     if !credit {
         core.counters.credit_stalls += 1;
     }
-    // Where bytes in the heap go was decided by what maps it.
-    let wanted = match in_heap || len < unasked::MIN {
+    let wanted = match len < unasked::MIN || core.knobs.eager_max.is_some() {
         true => u64::MAX,
         false => peer.endpoint.wants_announced().max(unasked::MIN),
     };

@@ -42,6 +42,8 @@ pub(crate) struct Chunks {
 impl Chunks {
     pub(crate) fn new(knobs: &Knobs) -> Self {
         let step = knobs.pipeline_step() as u64;
+        // So that pieces end where lines do.
+        let step = step - step % LINE;
         let strings = knobs.writes_strings();
         Self {
             bytes: knobs.chunk_bytes(),
@@ -89,8 +91,10 @@ impl Chunks {
             let step = even(pieces);
             return Cut { step, begin };
         }
-        // What is sent before anyone asks must not need more chunks than there are.
-        match pieces < self.share as u64 {
+        // What is sent before anyone asks must not need more chunks than there are, nor two of it if they had enough.
+        let share = self.share as u64;
+        let had_two = 2 * pieces <= share;
+        match pieces < share && (!had_two || 2 * (pieces + 1) <= share) {
             true => Cut {
                 step: even(pieces + 1).min(self.step),
                 begin,
@@ -203,7 +207,7 @@ mod tests {
     fn pieces_are_halves_of_what_is_not_short() {
         let (owned, strings) = (plan(ChunkCopy::Owned), plan(ChunkCopy::String));
         assert_eq!((owned.bytes, owned.share), (16384, 64));
-        assert_eq!((strings.bytes, strings.share), (16384, 32));
+        assert_eq!((strings.bytes, strings.share), (16384, 34));
         for len in [1, 4096, 8192] {
             assert_eq!(owned.step_of(len, true), len);
             assert_eq!(strings.step_of(len, true), len);
@@ -247,8 +251,15 @@ mod tests {
             begin in 0usize..64,
             alone: bool,
             strings: bool,
+            share in 1usize..64,
+            step in 1024usize..20_000,
         ) {
-            let chunks = plan(if strings { ChunkCopy::String } else { ChunkCopy::Owned });
+            let chunks = Chunks::new(&Knobs {
+                chunk_copy: if strings { ChunkCopy::String } else { ChunkCopy::Owned },
+                pool_per_peer: Some(share * 16_384),
+                pipeline_chunk: Some(step),
+                ..Knobs::default()
+            });
             let cut = chunks.cut(len, alone, begin);
             let (mut sent, mut count) = (0, 0);
             while sent < len {
@@ -262,7 +273,8 @@ mod tests {
             prop_assert_eq!(count, cut.pieces(len));
             let least = len.div_ceil(chunks.step_of(len, alone));
             prop_assert!(count <= least + 1 && (least > 1 || count == least));
-            prop_assert!(count <= least.max(chunks.share as u64));
+            let share = chunks.share as u64;
+            prop_assert!(count <= least.max(share) && (2 * count <= share || 2 * least > share));
         }
     }
 

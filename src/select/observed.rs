@@ -228,6 +228,11 @@ impl Observed {
         self.rate(rival).estimate(bytes)
     }
 
+    /// A transfer that was not decided here, but might have been.
+    pub(crate) fn count(&mut self) {
+        self.transfers = self.transfers.wrapping_add(1);
+    }
+
     /// Chunks are as slow as this, as others were seen to be.
     pub(super) fn assume_pipeline(&mut self, seen: Rate) {
         self.pipeline.per_kib_ns = seen.per_kib_ns;

@@ -23,6 +23,9 @@ const EACH: u32 = 4;
 const LEAST: u32 = 4;
 /// The other way has to be faster by so much. Else two that are alike would take turns. Chosen by magnitude.
 const CLEARLY: f64 = 1.1;
+/// After so many announced messages the next ones come in chunks again, so that a state which was seen once does not
+/// last. It takes [`LEAST`] times [`EACH`] messages to want them again: one or two in a hundred go the slower way.
+const AT_MOST: u32 = 1024;
 /// The size at which the two ways are compared to take back what is wanted.
 const TYPICAL: u64 = MIN;
 
@@ -34,8 +37,9 @@ pub(crate) struct Unasked {
     messages: u32,
     /// How many were, up to [`LEAST`].
     timed: u32,
-    /// From which size on messages are to be announced.
+    /// From which size on messages are to be announced, and how many were since.
     wanted: Option<u64>,
+    announced: u32,
     /// Nothing is wanted: the user has decided, or no layer calls the kernel.
     fixed: bool,
 }
@@ -49,6 +53,7 @@ impl Unasked {
             messages: 0,
             timed: 0,
             wanted: None,
+            announced: 0,
             fixed: observed.is_fixed() || knobs.eager_max.is_some() || !calls,
         }
     }
@@ -56,18 +61,16 @@ impl Unasked {
     /// The link has lost a layer.
     pub(crate) fn adapt(&mut self, fresh: &Self) {
         self.fixed = fresh.fixed;
-        if fresh.fixed {
-            self.wanted = None;
-        }
     }
 
-    /// A message of `total` bytes begins, of which more is to come than its first `piece`. Gives the time if it is one
-    /// of those that are timed.
+    /// Whether a message of `total` bytes, whose first `piece` is there, is one of those that may be timed.
     #[inline]
-    pub(crate) fn begin(&mut self, total: u64, piece: u64) -> Option<Instant> {
-        if total < MIN || piece >= total || self.fixed {
-            return None;
-        }
+    pub(crate) fn could_be_asked_for(&self, total: u64, piece: u64) -> bool {
+        total >= MIN && piece < total && !self.fixed
+    }
+
+    /// Such a message begins. Gives the time if this one is timed.
+    pub(crate) fn begin(&mut self) -> Option<Instant> {
         self.messages = self.messages.wrapping_add(1);
         self.messages.is_multiple_of(EACH).then(Instant::now)
     }
@@ -78,19 +81,28 @@ impl Unasked {
         self.timed = (self.timed + 1).min(LEAST);
     }
 
-    /// From which size on messages are to be announced, by what was seen. `observed` is told of that, too: it has seen
-    /// no chunks, or long ago.
-    pub(crate) fn wanted(&mut self, observed: &mut Observed) -> Option<u64> {
+    /// What the peer is to be told of [`Self::wanted`], if that has changed.
+    pub(crate) fn changed(&mut self, observed: &mut Observed) -> Option<Option<u64>> {
+        let before = self.wanted;
+        let wanted = self.wanted(observed);
+        (wanted != before).then_some(wanted)
+    }
+
+    /// From which size on messages are to be announced, by what was seen; to be asked once for each of them. `observed`
+    /// is told of that, too: it has seen no chunks, or long ago.
+    fn wanted(&mut self, observed: &mut Observed) -> Option<u64> {
         if self.fixed {
-            return None;
-        }
-        if self.wanted.is_some() {
+            self.forget();
+        } else if self.wanted.is_some() {
             let [call, pipeline] =
                 [Rival::Kernel, Rival::Pipeline].map(|way| observed.estimate(way, TYPICAL));
+            self.announced += 1;
             if pipeline * CLEARLY < call {
                 // It is as long ago that chunks which nobody had asked for were slow.
                 self.rate = observed.rate(Rival::Pipeline).without_setup();
-                (self.wanted, self.timed) = (None, 0);
+                self.forget();
+            } else if self.announced == AT_MOST {
+                self.forget();
             }
         } else if self.timed == LEAST {
             let is_slow = |bytes: &u64| {
@@ -102,6 +114,13 @@ impl Unasked {
             }
         }
         self.wanted
+    }
+}
+
+impl Unasked {
+    /// Nothing is wanted before some more messages are timed.
+    fn forget(&mut self) {
+        (self.wanted, self.timed, self.announced) = (None, 0, 0);
     }
 }
 
@@ -151,6 +170,22 @@ mod tests {
         assert_eq!(chunks.wanted(&mut observed), None);
     }
 
+    /// Both ways were slow when they were seen, and chunks are not tried then. A program that goes on in another way is
+    /// looked at again.
+    #[test]
+    fn no_wish_lasts_for_ever() {
+        let (mut chunks, mut observed) = pair(&Knobs::default(), &[LayerId::CALL]);
+        announced(&mut observed, Rival::Kernel, 8);
+        unasked(&mut chunks, 900, 100);
+        assert_eq!(chunks.changed(&mut observed), Some(Some(MIN)));
+        let told: Vec<_> = (0..AT_MOST)
+            .filter_map(|_| chunks.changed(&mut observed))
+            .collect();
+        assert_eq!(told, [None]);
+        unasked(&mut chunks, 5, 40);
+        assert_eq!(chunks.changed(&mut observed), None);
+    }
+
     #[test]
     fn only_long_messages_are_worth_a_call() {
         let (mut chunks, mut observed) = pair(&Knobs::default(), &[LayerId::CALL]);
@@ -175,7 +210,7 @@ mod tests {
             announced(&mut observed, Rival::Kernel, 1);
             unasked(&mut chunks, 100, 100);
             assert_eq!(chunks.wanted(&mut observed), None);
-            assert_eq!(chunks.begin(1 << 20, 1), None);
+            assert!(!chunks.could_be_asked_for(1 << 20, 1));
         }
     }
 
@@ -183,7 +218,8 @@ mod tests {
     fn few_messages_are_timed_and_no_short_one() {
         let (mut chunks, _) = pair(&Knobs::default(), &[LayerId::CALL]);
         let mut timed = |total, piece| {
-            let begun = (0..800).filter_map(|_| chunks.begin(total, piece));
+            let may = |chunks: &Unasked| chunks.could_be_asked_for(total, piece);
+            let begun = (0..800).filter_map(|_| may(&chunks).then(|| chunks.begin())?);
             begun.count()
         };
         assert_eq!(timed(MIN, 16_384), 200);

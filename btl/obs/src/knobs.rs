@@ -237,7 +237,7 @@ knobs! {
             Size { min: 0, max: 4 * KIB };
         /// The largest message that is sent before the receiver asks for it. A longer one is announced, and its send
         /// waits for the receive. By default so are messages from 128 KiB on to a receiver that has seen that it copies
-        /// such faster by a layer.
+        /// such faster by a layer. So which of these wait for their receive may change while a job runs.
         User ONECOPY_EAGER_MAX => eager_max: Option<usize> = None,
             OrAuto(Size { min: 0, max: 64 * MIB }), auto::EAGER_MAX;
         /// The largest message that is sent eagerly if its buffer has changed since it was last sent, though others of

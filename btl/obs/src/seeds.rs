@@ -45,10 +45,11 @@ pub const RINGS_OF_RANK: usize = 16 * 1024;
 
 /// Bytes of chunks that messages to one peer may occupy. With half of them a sender of short messages waits: windows of
 /// 4 KiB take 0.42 instead of 0.32 us each. Where strings write, twice as many gain nothing. With half as many, ranks
-/// that both send and receive wait for each other (docs/performance.md, "How many chunks").
+/// that both send and receive wait for each other (docs/performance.md, "How many chunks"). Two messages of 256 KiB
+/// need a chunk more each where they do not begin at a cache line.
 pub const PEER_SHARE: ByStores<usize> = ByStores {
     owned: MIB,
-    string: 512 * KIB,
+    string: (512 + 2 * 16) * KIB,
 };
 
 /// Where the search begins for the size from which on a layer that loads is cheaper than eager messages; the next one

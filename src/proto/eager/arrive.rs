@@ -106,7 +106,7 @@ pub(crate) fn first_chunk(
     let mut incoming = Incoming::begin(&core.knobs, envelope, body)?;
     let waiting = receives.match_posted(core, &envelope);
     if waiting.is_some() {
-        incoming.time(&mut peer.policy.unasked, body);
+        incoming.time(&mut peer.policy, body);
     }
     if let Some(PostedReceive::Lightweight(slot)) = waiting
         && body.piece > 0
@@ -243,7 +243,17 @@ fn all_came(
         total: incoming.total,
     };
     let ended = Ended::eager(incoming.total, incoming.sync);
-    peer.came_unasked(incoming);
+    let is_staged = match incoming.target {
+        Target::Request(id) => {
+            let request = core.requests.get(id);
+            request.is_some_and(|request| request.buf.staged().is_some())
+        }
+        Target::Entry(_) | Target::Nowhere => false,
+    };
+    // A device's times say nothing of other buffers.
+    if !is_staged {
+        peer.came_unasked(incoming);
+    }
     match incoming.target {
         // If its buffer was withdrawn, it is complete already.
         Target::Request(id) => {

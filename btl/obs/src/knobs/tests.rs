@@ -113,7 +113,7 @@ fn the_processor_decides_what_auto_stands_for() {
         (
             &auto::POOL_PER_PEER,
             Value::Size(MIB),
-            Value::Size(512 * KIB),
+            Value::Size(544 * KIB),
         ),
         (&auto::POOL_WRITABLE, Value::Word("off"), Value::Word("on")),
     ] {
