@@ -19,13 +19,14 @@ pub(crate) const MIN: u64 = 128 << 10;
 /// One of so many messages is timed. Two looks at the clock take some 50 ns, the shortest messages 4.5 us, so this
 /// costs a quarter of a percent.
 const EACH: u32 = 4;
-/// So many messages are timed before anything follows. Chosen by magnitude: the first ones find nothing in the caches.
+/// So many messages are timed before anything follows, the first ones one after the other. Chosen by magnitude: they
+/// find nothing in the caches.
 const LEAST: u32 = 4;
 /// The other way has to be faster by so much. Else two that are alike would take turns. Chosen by magnitude.
 const CLEARLY: f64 = 1.1;
 /// After so many announced messages the next ones come in chunks again, so that a state which was seen once does not
-/// last. It takes [`LEAST`] times [`EACH`] messages to want them again: one or two in a hundred go the slower way.
-const AT_MOST: u32 = 1024;
+/// last. It takes [`LEAST`] messages to want them again: one or two in a hundred go the slower way.
+const AT_MOST: u32 = 256;
 /// The size at which the two ways are compared to take back what is wanted.
 const TYPICAL: u64 = MIN;
 
@@ -72,7 +73,8 @@ impl Unasked {
     /// Such a message begins. Gives the time if this one is timed.
     pub(crate) fn begin(&mut self) -> Option<Instant> {
         self.messages = self.messages.wrapping_add(1);
-        self.messages.is_multiple_of(EACH).then(Instant::now)
+        let is_timed = self.timed < LEAST || self.messages.is_multiple_of(EACH);
+        is_timed.then(Instant::now)
     }
 
     /// All but the first piece of a message, so many bytes, came within this time.
@@ -217,6 +219,7 @@ mod tests {
     #[test]
     fn few_messages_are_timed_and_no_short_one() {
         let (mut chunks, _) = pair(&Knobs::default(), &[LayerId::CALL]);
+        unasked(&mut chunks, 5, LEAST as usize);
         let mut timed = |total, piece| {
             let may = |chunks: &Unasked| chunks.could_be_asked_for(total, piece);
             let begun = (0..800).filter_map(|_| may(&chunks).then(|| chunks.begin())?);

@@ -79,8 +79,12 @@ pub const EAGER_MOST: ByStores<usize> = ByStores {
 
 /// Up to this size chunks are cheaper for a sender that rewrites its plain buffer. To have it read in place costs it
 /// the lines, which it has to take back. 128 KiB take 10.8 instead of 14.4 us. From 256 KiB on a single copy is cheaper
-/// (A, 11-22; docs/performance.md, "Copy a buffer that is rewritten").
-pub const REWRITTEN_MAX: usize = 128 * KIB;
+/// (A, 11-22; docs/performance.md, "Copy a buffer that is rewritten"). By strings 256 KiB take 23 instead of 83 us
+/// (D, apart, 11-30), as long as two of them may wait.
+pub const REWRITTEN_MAX: ByStores<usize> = ByStores {
+    owned: 128 * KIB,
+    string: 256 * KIB,
+};
 
 /// The same in memory that the receiver maps. Strings do not mind where the buffer's lines are, and to read it in place
 /// is one copy less. By stores 32 KiB take 3.6 instead of 6.6 us (A, 11-22). 64 KiB was not measured, and is chosen by

@@ -323,11 +323,12 @@ pub(super) static EAGER_MAX: Auto = Auto::Computed(
 pub(super) static REWRITTEN_MAX: Auto = Auto::Computed(
     || {
         format!(
-            "{} in memory from `alloc`, or {} {BY_STRINGS}, else {}; 0 where another knob decides, and without the layer \
-             cico",
+            "{} in memory from `alloc`, or {} {BY_STRINGS}; else {}, or {} {BY_STRINGS}; 0 where another knob decides, \
+             and without the layer cico",
             show_size(seeds::REWRITTEN_MAPPED_MAX.owned),
             show_size(seeds::REWRITTEN_MAPPED_MAX.string),
-            show_size(seeds::REWRITTEN_MAX),
+            show_size(seeds::REWRITTEN_MAX.owned),
+            show_size(seeds::REWRITTEN_MAX.string),
         )
     },
     |knobs, situation| {
@@ -335,9 +336,10 @@ pub(super) static REWRITTEN_MAX: Auto = Auto::Computed(
             return Value::Size(0);
         }
         let most = match situation.mapped {
-            true => seeds::REWRITTEN_MAPPED_MAX.by(writes_strings(knobs, situation)),
+            true => seeds::REWRITTEN_MAPPED_MAX,
             false => seeds::REWRITTEN_MAX,
         };
+        let most = most.by(writes_strings(knobs, situation));
         Value::Size(at_most_two_wait(knobs, situation, most))
     },
 );
