@@ -126,8 +126,7 @@ impl Policy {
     pub(crate) fn adapt(&mut self, knobs: &Knobs, costs: &Costs, link: &Link) {
         self.thresholds = Thresholds::compute(knobs, costs, link);
         self.observed.adapt(knobs, costs, link.proven());
-        let fresh = Unasked::of(knobs, costs, link.proven(), &self.observed);
-        self.unasked.adapt(&fresh);
+        self.unasked.adapt(knobs, link.proven(), &self.observed);
     }
 }
 

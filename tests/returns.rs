@@ -23,20 +23,28 @@ fn knobs() -> Knobs {
 /// A message to the other of two ranks, and one from it: `first` says which goes first. `sent` is called by both after
 /// each of the two is sent, and before it is received.
 fn trade(world: &Comm, round: usize, len: usize, first: bool, sent: impl Fn()) {
+    let mine = pattern(len, seed(round, world.rank()));
+    trade_of(world, round, &mine, first, sent);
+}
+
+fn seed(round: usize, rank: usize) -> usize {
+    1000 * round + rank
+}
+
+/// The same of bytes that lie where the caller has put them.
+fn trade_of(world: &Comm, round: usize, mine: &[u8], first: bool, sent: impl Fn()) {
     let peer = 1 - world.rank();
-    let seed = |rank: usize| 1000 * round + rank;
-    let mine = pattern(len, seed(world.rank()));
-    let mut got = vec![0; len];
+    let mut got = vec![0; mine.len()];
     for sends in [first, !first] {
         if sends {
-            world.send(&mine, peer, 0).expect("send");
+            world.send(mine, peer, 0).expect("send");
         }
         sent();
         if !sends {
             world.recv(&mut got, peer, 0).expect("receive");
         }
     }
-    check(&got, seed(peer), "an answer");
+    check(&got, seed(round, peer), "an answer");
 }
 
 fn exchange(world: &Comm, round: usize, len: usize, first: bool) {
@@ -115,6 +123,44 @@ fn what_came_back_counts() {
     let two = (32 << 10) - 64;
     let (returned, all) = (returned(48 << 10, [two, 8 << 10]), ROUNDS + ROUNDS / 2);
     assert!(returned > all * 2 / 3, "{returned} of {all}");
+}
+
+/// Bytes lie in their chunks as they do in their buffer, and pieces end where its lines do. So what begins behind a
+/// line takes a chunk more, where it fills chunks otherwise, and the answer returns that one, too.
+#[test]
+fn what_begins_behind_a_line_takes_a_chunk_more() {
+    const ROUNDS: usize = 50;
+    const LEN: usize = 64 << 10;
+    let returned = |behind: usize| {
+        let barrier = Barrier::new(2);
+        returned_by_second(&knobs(), ROUNDS, |world, round| {
+            let mut room = vec![0; LEN + 128];
+            let begin = room.as_ptr().addr().next_multiple_of(64) + behind - room.as_ptr().addr();
+            let mine = &mut room[begin..][..LEN];
+            mine.copy_from_slice(&pattern(LEN, seed(round, world.rank())));
+            trade_of(world, round, mine, world.rank() == 0, || {
+                barrier.wait();
+            });
+        })
+    };
+    let (at_a_line, behind) = (returned(0), returned(16));
+    assert!(at_a_line > 2 * ROUNDS, "{at_a_line} of 4 each");
+    assert!(behind > at_a_line, "{behind} and {at_a_line}");
+    assert_eq!(returned(64), at_a_line);
+}
+
+/// A receiver that has asked for a message in chunks answers in them, if no other one comes that way.
+#[test]
+fn a_pipe_is_answered_in_its_chunks() {
+    const ROUNDS: usize = 50;
+    const CHUNKS: usize = 8;
+    let mut knobs = knobs();
+    knobs.set("ONECOPY_EAGER_MAX", "4K").expect("a size");
+    let returned = returned_by_second(&knobs, ROUNDS, |world, round| {
+        exchange(world, round, CHUNKS << 14, world.rank() == 0);
+    });
+    // A rank that waits long gives back what it kept, so they are not all.
+    assert!(returned > 0, "none of {}", ROUNDS * CHUNKS);
 }
 
 /// How many chunks the second of two ranks returns in so many rounds.

@@ -103,8 +103,9 @@ pub(crate) fn read_chunk(
     to: Destination<'_>,
 ) -> Result<Result<(), LoanError>, String> {
     let mut failed = None;
+    let begin = body.begin as usize;
     let written = to.fill(loans, body.range(), |offset, out| {
-        if let Err(error) = from(offset, out) {
+        if let Err(error) = from(begin + offset, out) {
             failed = Some(error);
         }
     });

@@ -368,10 +368,7 @@ fn receive_chunks<M: Medium>(
     };
     loop {
         let ChunkRecord { record, body } = next;
-        let begin = body.begin as usize;
-        let read = |offset: usize, out: &mut [u8]| {
-            from.read_chunk(body.chunk, begin + offset, out, kernel)
-        };
+        let read = |offset: usize, out: &mut [u8]| from.read_chunk(body.chunk, offset, out, kernel);
         let to = Destination::Call(out);
         let loans = &mut core.loans;
         let Ok(taken) = eager::take_chunk(loans, read, &mut incoming, &body, to) else {

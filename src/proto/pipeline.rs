@@ -204,10 +204,7 @@ pub(crate) fn arrive(
     let to = Destination::of_request(&core.requests, request);
     let endpoint = &mut peer.endpoint;
     let kernel = core.chunks.kernel_out(body.total as usize);
-    let begin = body.begin as usize;
-    let from = |offset: usize, out: &mut [u8]| {
-        endpoint.read_chunk(body.chunk, begin + offset, out, kernel)
-    };
+    let from = |offset: usize, out: &mut [u8]| endpoint.read_chunk(body.chunk, offset, out, kernel);
     let written = read_chunk(&mut core.loans, from, body, to)?;
     if written.is_err() {
         let withdrawn = Err(Error::withdrawn(peer.rank));

@@ -47,6 +47,7 @@ pub(crate) fn plan(
     if !credit {
         core.counters.credit_stalls += 1;
     }
+    // A user who has set the size is obeyed, and no peer asks for short ones.
     let wanted = match len < unasked::MIN || core.knobs.eager_max.is_some() {
         true => u64::MAX,
         false => peer.endpoint.wants_announced().max(unasked::MIN),

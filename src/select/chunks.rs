@@ -114,7 +114,7 @@ impl Chunks {
 
     /// Bytes per chunk of an eager message of `len` bytes. `alone`: the receiver has nothing to do before it comes.
     #[inline]
-    pub(crate) fn step_of(&self, len: u64, alone: bool) -> u64 {
+    fn step_of(&self, len: u64, alone: bool) -> u64 {
         let piece = if len <= self.whole || self.strings && !alone {
             len
         } else {

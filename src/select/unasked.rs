@@ -13,8 +13,8 @@ use onecopy_obs::Knobs;
 use std::time::{Duration, Instant};
 
 /// Shorter messages are not timed, nor asked for. An announcement and its answer cost about a microsecond, a call of
-/// the kernel another. Apart, 64 KiB gain nothing by that, 128 KiB a fifth; near, 64 KiB would lose half while the pair
-/// has not noticed that it is (D, 11-30).
+/// the kernel another. Apart, 64 KiB gain nothing by that, 128 KiB 6 %, 256 KiB a third. Near, 64 KiB would take twice
+/// as long while the pair has not noticed that it is (D, 11-30).
 pub(crate) const MIN: u64 = 128 << 10;
 /// One of so many messages is timed. Two looks at the clock take some 50 ns, the shortest messages 4.5 us, so this
 /// costs a quarter of a percent.
@@ -27,8 +27,6 @@ const CLEARLY: f64 = 1.1;
 /// After so many announced messages the next ones come in chunks again, so that a state which was seen once does not
 /// last. It takes [`LEAST`] messages to want them again: one or two in a hundred go the slower way.
 const AT_MOST: u32 = 256;
-/// The size at which the two ways are compared to take back what is wanted.
-const TYPICAL: u64 = MIN;
 
 /// What is known of such messages from a peer.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +36,7 @@ pub(crate) struct Unasked {
     messages: u32,
     /// How many were, up to [`LEAST`].
     timed: u32,
-    /// From which size on messages are to be announced, and how many were since.
+    /// From which size on messages are to be announced, and how many announced ones were timed since.
     wanted: Option<u64>,
     announced: u32,
     /// Nothing is wanted: the user has decided, or no layer calls the kernel.
@@ -48,20 +46,19 @@ pub(crate) struct Unasked {
 impl Unasked {
     /// What a pair with these layers begins with.
     pub(crate) fn of(knobs: &Knobs, costs: &Costs, proven: LayerSet, observed: &Observed) -> Self {
-        let calls = proven.by(Power::Copy).next().is_some();
         Self {
             rate: Rate::new(&costs.eager).without_setup(),
             messages: 0,
             timed: 0,
             wanted: None,
             announced: 0,
-            fixed: observed.is_fixed() || knobs.eager_max.is_some() || !calls,
+            fixed: is_fixed(knobs, proven, observed),
         }
     }
 
     /// The link has lost a layer.
-    pub(crate) fn adapt(&mut self, fresh: &Self) {
-        self.fixed = fresh.fixed;
+    pub(crate) fn adapt(&mut self, knobs: &Knobs, proven: LayerSet, observed: &Observed) {
+        self.fixed = is_fixed(knobs, proven, observed);
     }
 
     /// Whether a message of `total` bytes, whose first `piece` is there, is one of those that may be timed.
@@ -97,7 +94,7 @@ impl Unasked {
             self.forget();
         } else if self.wanted.is_some() {
             let [call, pipeline] =
-                [Rival::Kernel, Rival::Pipeline].map(|way| observed.estimate(way, TYPICAL));
+                [Rival::Kernel, Rival::Pipeline].map(|way| observed.estimate(way, MIN));
             self.announced += 1;
             if pipeline * CLEARLY < call {
                 // It is as long ago that chunks which nobody had asked for were slow.
@@ -117,13 +114,17 @@ impl Unasked {
         }
         self.wanted
     }
-}
 
-impl Unasked {
     /// Nothing is wanted before some more messages are timed.
     fn forget(&mut self) {
         (self.wanted, self.timed, self.announced) = (None, 0, 0);
     }
+}
+
+/// Whether the user has decided, or no layer calls the kernel.
+fn is_fixed(knobs: &Knobs, proven: LayerSet, observed: &Observed) -> bool {
+    let calls = proven.by(Power::Copy).next().is_some();
+    observed.is_fixed() || knobs.eager_max.is_some() || !calls
 }
 
 #[cfg(test)]
@@ -142,14 +143,14 @@ mod tests {
         let mut begun = Instant::now() + Duration::from_secs(3600);
         for _ in 0..100 {
             let ended = begun + Duration::from_micros(us);
-            observed.transferred(way, TYPICAL, begun, ended);
+            observed.transferred(way, MIN, begun, ended);
             begun = ended + Duration::from_micros(1);
         }
     }
 
     fn unasked(unasked: &mut Unasked, us_of_128_kib: u64, times: usize) {
         for _ in 0..times {
-            unasked.came(TYPICAL, Duration::from_micros(us_of_128_kib));
+            unasked.came(MIN, Duration::from_micros(us_of_128_kib));
         }
     }
 
@@ -163,7 +164,7 @@ mod tests {
         unasked(&mut chunks, 20, 40);
         assert_eq!(chunks.wanted(&mut observed), Some(MIN));
         assert_eq!(chunks.wanted(&mut observed), Some(MIN), "at once");
-        assert_eq!(observed.faster(TYPICAL), Rival::Kernel);
+        assert_eq!(observed.faster(MIN), Rival::Kernel);
         announced(&mut observed, Rival::Pipeline, 20);
         assert_eq!(chunks.wanted(&mut observed), Some(MIN));
         announced(&mut observed, Rival::Pipeline, 4);

@@ -114,7 +114,7 @@ const _: () = {
     }
 };
 
-/// The same, found before.
+/// The same, read from the table.
 #[inline]
 fn element(op: PredefinedOp, element: Element) -> Option<ElemType> {
     ELEMENTS[op as usize][element.index()]

@@ -222,7 +222,7 @@ impl Element {
     }
 
     pub(crate) fn kind(self) -> Kind {
-        KINDS[usize::from(self.0)]
+        Self::kind_at(self.index())
     }
 
     /// Whether its 16 bytes are binary128 and not the x87 format.

@@ -213,10 +213,7 @@ pub(crate) fn next_chunk(
     };
     let endpoint = &mut peer.endpoint;
     let kernel = core.chunks.kernel_out(body.total as usize);
-    let begin = body.begin as usize;
-    let from = |offset: usize, out: &mut [u8]| {
-        endpoint.read_chunk(body.chunk, begin + offset, out, kernel)
-    };
+    let from = |offset: usize, out: &mut [u8]| endpoint.read_chunk(body.chunk, offset, out, kernel);
     let TakenChunk { written, last } = take_chunk(&mut core.loans, from, incoming, body, to)?;
     match (incoming.target, &written) {
         (Target::Request(id), Err(_)) => {
@@ -231,6 +228,18 @@ pub(crate) fn next_chunk(
     Ok(())
 }
 
+/// Whether the bytes go to a device, whose times say nothing of other buffers.
+#[cold]
+fn goes_to_device(core: &Core, target: Target) -> bool {
+    match target {
+        Target::Request(id) => {
+            let request = core.requests.get(id);
+            request.is_some_and(|request| request.buf.staged().is_some())
+        }
+        Target::Entry(_) | Target::Nowhere => false,
+    }
+}
+
 /// The last chunk of a message has arrived.
 fn all_came(
     core: &mut Core,
@@ -243,15 +252,7 @@ fn all_came(
         total: incoming.total,
     };
     let ended = Ended::eager(incoming.total, incoming.sync);
-    let is_staged = match incoming.target {
-        Target::Request(id) => {
-            let request = core.requests.get(id);
-            request.is_some_and(|request| request.buf.staged().is_some())
-        }
-        Target::Entry(_) | Target::Nowhere => false,
-    };
-    // A device's times say nothing of other buffers.
-    if !is_staged {
+    if incoming.timed.is_some() && !goes_to_device(core, incoming.target) {
         peer.came_unasked(incoming);
     }
     match incoming.target {
