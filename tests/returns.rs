@@ -23,8 +23,29 @@ fn knobs() -> Knobs {
 /// A message to the other of two ranks, and one from it: `first` says which goes first. `sent` is called by both after
 /// each of the two is sent, and before it is received.
 fn trade(world: &Comm, round: usize, len: usize, first: bool, sent: impl Fn()) {
-    let mine = pattern(len, seed(round, world.rank()));
-    trade_of(world, round, &mine, first, sent);
+    let mine = Placed::new(&pattern(len, seed(round, world.rank())), 0);
+    trade_of(world, round, mine.bytes(), first, sent);
+}
+
+/// Bytes that begin so far behind a cache line: in how many pieces a message is cut depends on that.
+struct Placed {
+    room: Vec<u8>,
+    range: std::ops::Range<usize>,
+}
+
+impl Placed {
+    fn new(bytes: &[u8], behind: usize) -> Self {
+        let mut room = vec![0; bytes.len() + 128];
+        let address = room.as_ptr().addr();
+        let begin = address.next_multiple_of(64) + behind - address;
+        let range = begin..begin + bytes.len();
+        room[range.clone()].copy_from_slice(bytes);
+        Self { room, range }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.room[self.range.clone()]
+    }
 }
 
 fn seed(round: usize, rank: usize) -> usize {
@@ -118,10 +139,8 @@ fn what_came_back_counts() {
         let bytes = chunks * (16 << 10);
         assert_eq!(returned(bytes, [bytes; 2]), kept * (ROUNDS - 1), "{chunks}");
     }
-    // Two chunks return with every second message and one with the others; or with the others alone. A line less than
-    // two chunks have leaves room for where the buffer begins in its line.
-    let two = (32 << 10) - 64;
-    let (returned, all) = (returned(48 << 10, [two, 8 << 10]), ROUNDS + ROUNDS / 2);
+    // Two chunks return with every second message and one with the others; or with the others alone.
+    let (returned, all) = (returned(48 << 10, [32 << 10, 8 << 10]), ROUNDS + ROUNDS / 2);
     assert!(returned > all * 2 / 3, "{returned} of {all}");
 }
 
@@ -134,11 +153,8 @@ fn what_begins_behind_a_line_takes_a_chunk_more() {
     let returned = |behind: usize| {
         let barrier = Barrier::new(2);
         returned_by_second(&knobs(), ROUNDS, |world, round| {
-            let mut room = vec![0; LEN + 128];
-            let begin = room.as_ptr().addr().next_multiple_of(64) + behind - room.as_ptr().addr();
-            let mine = &mut room[begin..][..LEN];
-            mine.copy_from_slice(&pattern(LEN, seed(round, world.rank())));
-            trade_of(world, round, mine, world.rank() == 0, || {
+            let mine = Placed::new(&pattern(LEN, seed(round, world.rank())), behind);
+            trade_of(world, round, mine.bytes(), world.rank() == 0, || {
                 barrier.wait();
             });
         })
