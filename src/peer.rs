@@ -13,7 +13,7 @@ pub(crate) use outbound::{Announced, Outbound, PipeOut};
 use crate::endpoint::Endpoint;
 use crate::select::Thresholds;
 use crate::select::chunks::Chunks;
-use crate::select::observed::Observed;
+use crate::select::observed::{Observed, Source};
 use crate::select::unasked::Unasked;
 use crate::wireup::Death;
 use onecopy_btl::cost::Costs;
@@ -118,7 +118,7 @@ impl Policy {
             return None;
         }
         // Both ranks of a pair count the same messages, whichever of them wants to be asked.
-        self.observed.count();
+        self.observed.count(Source::plain(total));
         self.unasked.begin()
     }
 

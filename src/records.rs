@@ -212,6 +212,8 @@ const LIST: u32 = 1;
 const LIST_EXPOSED: u32 = 4;
 /// The shape of a source that is offered.
 const OFFERED: u32 = 5;
+/// Set beside the shape of a source that was rewritten.
+const REWRITTEN: u32 = 1 << 31;
 
 /// An announcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,6 +224,8 @@ pub(crate) struct Rts {
     pub(crate) layout: SourceLayout,
     /// Names a cooperative transfer of this message; 0: the sender will not take part in one.
     pub(crate) coop_id: u32,
+    /// The sender has rewritten its buffer since it sent it last.
+    pub(crate) rewritten: bool,
 }
 
 impl Rts {
@@ -242,6 +246,10 @@ impl Rts {
             } => (LIST_EXPOSED, pair(chunk.to_word(), count), cookie),
             SourceLayout::Offered { chunk, bytes } => (OFFERED, pair(chunk.to_word(), bytes), 0),
         };
+        let shape = match self.rewritten {
+            true => shape | REWRITTEN,
+            false => shape,
+        };
         seal(
             Kind::Rts,
             [self.len, self.request, a, b, pair(self.coop_id, shape)],
@@ -250,7 +258,7 @@ impl Rts {
     pub(crate) fn decode(bytes: &[u8; BODY]) -> Result<Self, BadBody> {
         let [len, request, a, b, last] = open(Kind::Rts, bytes)?;
         let (coop_id, shape) = halves(last);
-        let layout = match shape {
+        let layout = match shape & !REWRITTEN {
             0 => SourceLayout::One {
                 address: a,
                 heap: (b != NONE).then_some(b),
@@ -260,7 +268,7 @@ impl Rts {
                 SourceLayout::List {
                     chunk: ChunkName::from_word(chunk),
                     count,
-                    cookie: (shape == LIST_EXPOSED).then_some(b),
+                    cookie: (shape & !REWRITTEN == LIST_EXPOSED).then_some(b),
                 }
             }
             2 => SourceLayout::Scattered,
@@ -287,6 +295,7 @@ impl Rts {
             request,
             layout,
             coop_id,
+            rewritten: shape & REWRITTEN != 0,
         })
     }
 }
@@ -298,7 +307,10 @@ pub(crate) fn chunk_of(kind: Kind, bytes: &[u8; BODY]) -> Option<ChunkName> {
     let word = |index: usize| words.get(index).map_or(0, |&word| u64::from_le_bytes(word));
     let names = match kind {
         Kind::ChunkFirst | Kind::ChunkNext | Kind::Data => true,
-        Kind::Rts => matches!(halves(word(4)).1, LIST | LIST_EXPOSED | OFFERED),
+        Kind::Rts => matches!(
+            halves(word(4)).1 & !REWRITTEN,
+            LIST | LIST_EXPOSED | OFFERED
+        ),
         _ => false,
     };
     names.then(|| ChunkName::from_word(halves(word(2)).0))
@@ -417,7 +429,8 @@ mod tests {
                 5 => SourceLayout::Offered { chunk: ChunkName::from_word(coop_id), bytes: count },
                 _ => SourceLayout::Scattered,
             };
-            let rts = Rts { len, request, layout, coop_id };
+            let rts = Rts { len, request, layout, coop_id, rewritten: len % 2 == 0 };
+            prop_assert_eq!(chunk_of(Kind::Rts, &rts.encode()).is_some(), matches!(shape, 1 | 4 | 5));
             prop_assert_eq!(Rts::decode(&rts.encode()), Ok(rts));
             let wanted = if shape == 0 { CtsAction::Join } else { CtsAction::Chunks(MessageRange { offset: a, len: b }) };
             let cts = Cts { request, transfer: len, wanted };
@@ -429,7 +442,7 @@ mod tests {
 
         #[test]
         fn a_flipped_bit_is_found(len: u64, request: u64, address: u64, bit in 0usize..BODY * 8) {
-            let mut bytes = Rts { len, request, layout: SourceLayout::One { address, heap: None }, coop_id: 1 }.encode();
+            let mut bytes = Rts { len, request, layout: SourceLayout::One { address, heap: None }, coop_id: 1, rewritten: false }.encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(Rts::decode(&bytes).is_err());
             let mut bytes = Fin { request }.encode();

@@ -8,6 +8,7 @@ pub(crate) mod chunks;
 pub(crate) mod decide;
 pub mod explain;
 pub(crate) mod observed;
+mod rate;
 pub(crate) mod rewritten;
 pub(crate) mod unasked;
 

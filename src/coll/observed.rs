@@ -11,7 +11,7 @@
 use super::Collective;
 use super::select::PlacementLimits;
 use crate::engine::Engine;
-use crate::select::observed::{Observed, Rival};
+use crate::select::observed::{Observed, Rival, Source};
 use onecopy_btl::registry::Power;
 use std::mem::{Discriminant, discriminant};
 use std::time::Instant;
@@ -31,7 +31,7 @@ pub(super) fn has_rivals(bytes: usize, limits: &PlacementLimits) -> bool {
 pub(super) struct Timed {
     kind: Discriminant<Collective>,
     /// What this rank gives.
-    bytes: u64,
+    source: Source,
     /// When its line was free for that; none: it was not yet.
     pub(super) begun: Option<Instant>,
     /// The way that was chosen for that.
@@ -65,7 +65,7 @@ impl ObservedKinds {
         let peer = engine.peers[other as usize].as_deref()?;
         let proven = peer.link.proven();
         proven.by(Power::Copy).next()?;
-        let (kind, bytes) = (discriminant(collective), bytes as u64);
+        let (kind, source) = (discriminant(collective), Source::plain(bytes as u64));
         let index = match self.0.iter().position(|(known, _)| *known == kind) {
             Some(index) => index,
             None => {
@@ -81,12 +81,12 @@ impl ObservedKinds {
             }
         };
         let observed = &mut self.0[index].1;
-        let rival = observed.decide(&peer.policy.thresholds, bytes)?;
-        let is_try = rival != observed.faster(bytes);
-        let is_usual = !is_try && !observed.transfers().is_multiple_of(TIMED);
+        let rival = observed.decide(&peer.policy.thresholds, source)?;
+        let is_try = rival != observed.faster(source);
+        let is_usual = !is_try && !observed.transfers(source).is_multiple_of(TIMED);
         Some(Timed {
             kind,
-            bytes,
+            source,
             begun: None,
             rival,
             is_usual,
@@ -107,14 +107,14 @@ impl ObservedKinds {
         let kind = discriminant(collective);
         let mut kinds = self.0.iter();
         let (_, observed) = kinds.find(|(known, _)| *known == kind)?;
-        (!observed.is_fixed()).then(|| observed.faster(bytes as u64))
+        (!observed.is_fixed()).then(|| observed.faster(Source::plain(bytes as u64)))
     }
 
     /// A collective that is timed is over.
     pub(super) fn learn(&mut self, timed: Timed) {
         let observed = self.0.iter_mut().find(|(kind, _)| *kind == timed.kind);
         if let (Some((_, observed)), Some(begun)) = (observed, timed.begun) {
-            observed.transferred(timed.rival, timed.bytes, begun, Instant::now());
+            observed.transferred(timed.rival, timed.source, begun, Instant::now());
         }
     }
 }

@@ -131,6 +131,7 @@ fn move_bytes(
             request: send.0,
             remote: Remote::Unknown,
             coop_id: 0,
+            rewritten: false,
         };
         let mode = Mode::Own(OwnSend { send, direct });
         transfers.insert(Transfer {

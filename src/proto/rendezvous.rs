@@ -25,7 +25,7 @@ use crate::records::{Cts, CtsAction, Kind};
 use crate::request::{RequestId, UserBuf};
 use crate::select::ReceiveProtocol;
 use crate::select::decide::{Facts, decide};
-use crate::select::observed::{self, Rival};
+use crate::select::observed::{self, Rival, Source};
 use crate::state::Core;
 use crate::state::message::{Announcement, Remote};
 use crate::state::statistics::CameBy;
@@ -152,7 +152,7 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
         Mode::Choose => {
             if let Some(timed) = transfer.timed.take() {
                 let observed = &mut peer.policy.observed;
-                observed.transferred(timed.rival, timed.bytes, timed.begun, Instant::now());
+                observed.transferred(timed.rival, timed.source, timed.begun, Instant::now());
                 peer.want_announced();
             }
             let Some(&range) = transfer.remaining.last() else {
@@ -335,6 +335,10 @@ impl Facts for TransferFacts<'_> {
             }
     }
 
+    fn is_rewritten(&self) -> bool {
+        self.transfer.announcement.rewritten
+    }
+
     fn sender_maps(&self) -> bool {
         self.in_heap && !self.transfer.asked && self.link.has(LayerId::MAP)
     }
@@ -367,7 +371,10 @@ fn begin(
         .filter(|_| len >= observed::MIN && !into.is_staged)
         .map(|rival| Timed {
             rival,
-            bytes: len,
+            source: Source {
+                bytes: len,
+                rewritten: transfer.announcement.rewritten,
+            },
             begun: Instant::now(),
         });
     transfer.by = layer_of(protocol, &peer.link, &into).into();

@@ -2,7 +2,7 @@
 //! The receiver's decision about an announced message. The runtime makes it of one message, [`super::explain`] of every
 //! size: the same function, with facts from two sources.
 
-use super::observed::Observed;
+use super::observed::{Observed, Source};
 use super::{ReceiveProtocol, ReceiverState, Thresholds};
 use onecopy_btl::LayerId;
 use onecopy_btl::registry::{LayerSet, Power};
@@ -15,6 +15,8 @@ pub(crate) trait Facts {
     /// Whether the receiver may read the bytes by the layer. They lie where it maps, they are attached or may be now,
     /// or its calls reach them.
     fn is_read_by(&self, layer: LayerId) -> bool;
+    /// Whether the sender has rewritten its buffer since it sent it last.
+    fn is_rewritten(&self) -> bool;
     /// Whether the buffer lies in the receiver's heap, which the sender maps, and the sender was not asked yet.
     fn sender_maps(&self) -> bool;
     /// Whether both sides could copy: the buffer is in one piece, and no other message uses the pair's block for that.
@@ -51,8 +53,12 @@ pub(crate) fn decide(
         sender_maps: facts.sender_maps(),
         block_free: facts.block_free(),
     };
+    let source = Source {
+        bytes: len,
+        rewritten: facts.is_rewritten(),
+    };
     let seen = (by_call && !receiver.sender_maps)
-        .then(|| observed.decide(thresholds, len))
+        .then(|| observed.decide(thresholds, source))
         .flatten();
     thresholds.receive_protocol(len, &receiver, seen)
 }

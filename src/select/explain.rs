@@ -214,6 +214,10 @@ impl Facts for Assumed {
         there && self.proven.has(layer)
     }
 
+    fn is_rewritten(&self) -> bool {
+        self.message.rewritten && !self.message.from_pieces && !self.message.memory.from_heap
+    }
+
     fn sender_maps(&self) -> bool {
         let one_piece = !self.message.to_pieces;
         self.message.memory.to_heap && one_piece && self.proven.has(LayerId::MAP)

@@ -4,14 +4,17 @@
 //! Whether reading through the kernel or a pipeline of chunks is faster depends on three things. They are where the two
 //! processors are, what pages the buffers have, and whether the sender is there to copy at all. All of these change
 //! while a job runs. So the receiver times what it does: a rate per way, begun from the cost curves, moved by every
-//! announced transfer from [`MIN`] bytes on. The way that lost is tried again now and then, a few times in a row, as
-//! long as it may win. A knob that says where that way begins (`ONECOPY_CMA_MIN`, for instance) is obeyed instead.
+//! announced transfer from [`MIN`] bytes on. Each class of sizes has rates of its own: chunks that fit in a cache are
+//! another matter than chunks that do not. So have buffers that their sender rewrites ([`super::rewritten`]). The way
+//! that lost is tried again now and then, a few times in a row, as long as it may win. A knob that says where that way
+//! begins (`ONECOPY_CMA_MIN`, for instance) is obeyed instead.
 //! Attached memory takes no part: it is as cheap as the heap once it is attached, and whether it is attached is decided
 //! before.
 
 use super::Thresholds;
+use super::rate::Rate;
 use onecopy_btl::LayerId;
-use onecopy_btl::cost::{Costs, Curve, LayerCosts};
+use onecopy_btl::cost::{Costs, LayerCosts};
 use onecopy_btl::registry::{LayerSet, Power};
 use onecopy_obs::Knobs;
 use std::time::{Duration, Instant};
@@ -24,16 +27,31 @@ pub(crate) const MIN: u64 = 32 << 10;
 /// is the part of the time.
 const RETRY: f64 = 64.0;
 const TIME_FOR_TRIES: f64 = 0.01;
-/// Tries in a row. The first [`COLD`] are not counted: they find nothing where they left it, neither chunks nor
-/// the kernel's tables in the caches. All chunks of a peer are used in turn, so two messages may be needed.
-const TRIES: u32 = 5;
-const COLD: u32 = 2;
+/// Tries in a row. The first [`COLD`] are not counted, nor are a pair's first transfers by a way. They find nothing
+/// where they left it, neither chunks nor the kernel's tables in the caches. All chunks of a peer are used in turn, so
+/// two messages may be needed. Two ranks that answer each other then need a third (512 KiB near: 250, 32, 20, 19 us; D,
+/// 12-01).
+const TRIES: u8 = 6;
+const COLD: u8 = 3;
 /// So many transfers in chunks that overlap are learned at once, at most. Then it counts little how far the first and
 /// the last of them had come. A window of 64 messages has two such groups.
 const GROUP: u32 = 32;
 /// The other way is not tried if it is known to take more than so many times as long. Between near and far a transfer
 /// changed by less (G, 11-27; docs/performance.md, "Answer in the chunks that were read").
 const TRY_FACTOR: f64 = 4.0;
+/// The first transfers of a class all go one way, the next ones the other. So two ranks that answer each other see each
+/// way as it is if both take it. The other way must not be thought to take more than so many times as long. A pair that
+/// has seen neither knows little, and other sizes are a better guess. Chosen by magnitude.
+const OPENING_FACTOR: f64 = 8.0;
+const OPENING_FACTOR_IF_SEEN: f64 = 2.0;
+/// What a call of the kernel costs both sides, in parts of what it takes, if the sender rewrites its buffer. The call
+/// takes each of the buffer's lines from the sender, and the sender takes each back before it writes it. The receiver
+/// sees the first half: 40 of 83 us that 256 KiB take apart (D, 11-30).
+const REWRITTEN: f64 = 2.0;
+/// Classes of sizes: each power of two from [`MIN`] on, and all from 16 MiB on.
+const CLASSES: usize = 10;
+/// The first transfer of a class by the other way.
+const SECOND: u32 = TRIES as u32 + 1;
 
 /// The two ways that compete for plain memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +62,32 @@ pub(crate) enum Rival {
     Pipeline,
 }
 
+/// What is to come, as far as its time depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Source {
+    pub(crate) bytes: u64,
+    /// The sender has rewritten its buffer since it sent it last.
+    pub(crate) rewritten: bool,
+}
+
+impl Source {
+    /// Bytes that were not rewritten, as far as is known.
+    pub(crate) const fn plain(bytes: u64) -> Self {
+        Self {
+            bytes,
+            rewritten: false,
+        }
+    }
+
+    fn class(self) -> usize {
+        let powers = self.bytes.max(MIN).ilog2() - MIN.ilog2();
+        (powers as usize).min(CLASSES - 1)
+    }
+}
+
 impl Rival {
+    const BOTH: [Self; 2] = [Self::Kernel, Self::Pipeline];
+
     fn other(self) -> Self {
         match self {
             Self::Kernel => Self::Pipeline,
@@ -73,14 +116,14 @@ fn tried(number: u32) -> Rival {
 pub(crate) struct Observed {
     /// The layer that calls the kernel.
     by: LayerId,
-    call: Rate,
-    pipeline: Rate,
-    /// Transfers that were decided here; it wraps.
-    transfers: u32,
-    /// How many tries of the slower way are left.
-    tries: u32,
-    /// The way whose next times are not learned, and how many of them.
-    cold: Option<(Rival, u32)>,
+    /// What a transfer takes before its first byte, by way.
+    setup_ns: [f64; 2],
+    /// By whether the buffer was rewritten.
+    seen: [[Seen; CLASSES]; 2],
+    /// How many of the next times of each way are not learned.
+    cold: [u8; 2],
+    /// Whether any time of each way was learned.
+    learned: [bool; 2],
     /// When the last transfer that was timed ended.
     ended: Option<Instant>,
     /// Transfers in chunks that overlapped, whose mean is learned.
@@ -88,49 +131,31 @@ pub(crate) struct Observed {
     fixed: bool,
 }
 
+/// What is known of one class of sizes.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// By way.
+    per_kib_ns: [f32; 2],
+    /// Samples that each was learned from, up to [`SETTLED`](super::rate::SETTLED).
+    samples: [u8; 2],
+    /// How many tries are left, and of which way.
+    tries: u8,
+    tried: Rival,
+    /// Transfers that were decided here; it wraps.
+    transfers: u32,
+}
+
 /// Transfers that were under way at the same time, and what they took together. Their pieces come in turns, so they
 /// also end together: the time from one end to the next says nothing of one of them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Together {
+    /// The first of them.
+    source: Source,
     count: u32,
     /// How many of them count.
     counted: u32,
     bytes: u64,
     took: Duration,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Rate {
-    setup_ns: f64,
-    per_kib_ns: f64,
-}
-
-impl Rate {
-    pub(super) fn new(curve: &Curve) -> Self {
-        Self {
-            setup_ns: curve.setup_ns,
-            per_kib_ns: curve.per_kib_ns,
-        }
-    }
-    /// The same for what is under way already.
-    pub(super) fn without_setup(self) -> Self {
-        Self {
-            setup_ns: 0.0,
-            ..self
-        }
-    }
-    pub(super) fn estimate(&self, bytes: u64) -> f64 {
-        self.setup_ns + bytes as f64 / 1024.0 * self.per_kib_ns
-    }
-    /// Faster samples get weight 0.5, slower ones 0.1: a preempted peer must not look like a slow layer. Chosen by
-    /// magnitude: two fast samples settle a rate, and ten slow ones change it.
-    pub(super) fn learn(&mut self, bytes: u64, took: Duration) {
-        let seen = (took.as_nanos() as f64 - self.setup_ns).max(0.0) / (bytes as f64 / 1024.0);
-        let weight = if seen < self.per_kib_ns { 0.5 } else { 0.1 };
-        // A single outlier must not look like a verdict: one moves the rate by three tenths at most.
-        let seen = seen.min(self.per_kib_ns * 4.0);
-        self.per_kib_ns += (seen - self.per_kib_ns) * weight;
-    }
 }
 
 impl Observed {
@@ -144,15 +169,19 @@ impl Observed {
 
     /// The link has lost a layer. Of the one that calls the kernel now, if it is another one, nothing was seen.
     pub(crate) fn adapt(&mut self, knobs: &Knobs, costs: &Costs, proven: LayerSet) {
-        let fresh = Self::of(knobs, costs, proven);
-        if fresh.by != self.by {
-            *self = Self {
-                pipeline: self.pipeline,
-                // The peer counts on.
-                transfers: self.transfers,
-                ..fresh
-            };
+        let mut fresh = Self::of(knobs, costs, proven);
+        if fresh.by == self.by {
+            return;
         }
+        let all = fresh.seen.as_flattened_mut().iter_mut();
+        let way = Rival::Pipeline as usize;
+        for (fresh, seen) in all.zip(self.seen.as_flattened()) {
+            fresh.per_kib_ns[way] = seen.per_kib_ns[way];
+            fresh.samples[way] = seen.samples[way];
+            // The peer counts on.
+            fresh.transfers = seen.transfers;
+        }
+        *self = fresh;
     }
 
     /// Nothing but the curves. `fixed`: the user has decided. `by`: the layer that calls the kernel.
@@ -161,31 +190,33 @@ impl Observed {
             one_sided,
             cooperative,
         } = &costs.by[by];
+        let curves = [if coop { cooperative } else { one_sided }, &costs.pipeline];
+        let unseen = Seen {
+            per_kib_ns: curves.map(|curve| curve.per_kib_ns as f32),
+            samples: [0; 2],
+            tries: 0,
+            tried: Rival::Pipeline,
+            transfers: 0,
+        };
         Self {
             by,
-            call: Rate::new(if coop { cooperative } else { one_sided }),
-            pipeline: Rate::new(&costs.pipeline),
-            transfers: 0,
-            tries: 0,
-            cold: None,
+            setup_ns: curves.map(|curve| curve.setup_ns),
+            seen: [[unseen; CLASSES]; 2],
+            cold: [COLD; 2],
+            learned: [false; 2],
             ended: None,
             together: Together::default(),
             fixed,
         }
     }
 
-    /// The same, but one of the two looks a little cheaper than the other at first. Its first times do not count: they
-    /// find nothing in the caches, and pages that nobody has touched.
+    /// The same, but one of the two looks a little cheaper than the other at first.
     pub(crate) fn beginning_with(mut self, first: Rival) -> Self {
-        let slightly_dearer = |rate: Rate| Rate {
-            per_kib_ns: rate.per_kib_ns * 1.05,
-            ..rate
-        };
-        match first {
-            Rival::Kernel => self.pipeline = slightly_dearer(self.call),
-            Rival::Pipeline => self.call = slightly_dearer(self.pipeline),
+        let (first, other) = (first as usize, first.other() as usize);
+        self.setup_ns[other] = self.setup_ns[first];
+        for seen in self.seen.as_flattened_mut() {
+            seen.per_kib_ns[other] = seen.per_kib_ns[first] * 1.05;
         }
-        self.cold = Some((first, COLD));
         self
     }
 
@@ -194,98 +225,152 @@ impl Observed {
         self.fixed
     }
 
-    /// Which of the two ways a transfer of `bytes` goes, by what was seen; none: as the thresholds say.
-    pub(crate) fn decide(&mut self, thresholds: &Thresholds, bytes: u64) -> Option<Rival> {
-        if self.fixed || bytes < MIN || thresholds.call_min() == 0 {
+    fn seen(&self, source: Source) -> &Seen {
+        let class = source.class();
+        &self.seen[usize::from(source.rewritten)][class]
+    }
+
+    fn seen_mut(&mut self, source: Source) -> &mut Seen {
+        let class = source.class();
+        &mut self.seen[usize::from(source.rewritten)][class]
+    }
+
+    /// Which of the two ways a transfer goes, by what was seen; none: as the thresholds say.
+    pub(crate) fn decide(&mut self, thresholds: &Thresholds, source: Source) -> Option<Rival> {
+        if self.fixed || source.bytes < MIN || thresholds.call_min() == 0 {
             return None;
         }
-        let (call, pipeline) = (self.call.estimate(bytes), self.pipeline.estimate(bytes));
-        self.transfers = self.transfers.wrapping_add(1);
+        let faster = self.faster(source);
+        let [call, pipeline] = Rival::BOTH.map(|way| self.estimate(way, source));
         let slower = call.max(pipeline) / call.min(pipeline);
         let pause = f64::from(TRIES) * (slower.min(TRY_FACTOR) - 1.0) / TIME_FOR_TRIES;
         let turn = (pause.max(RETRY) as u32).next_power_of_two();
-        let faster = self.faster(bytes);
-        let tried = tried(self.transfers);
-        if self.transfers.is_multiple_of(turn) && slower < TRY_FACTOR && tried != faster {
-            self.tries = TRIES;
-            self.cold = Some((tried, COLD));
+        let learned = self.learned;
+        let seen = self.seen_mut(source);
+        seen.transfers = seen.transfers.wrapping_add(1);
+        let begun = match seen.transfers {
+            1 => Some(faster),
+            SECOND => {
+                let other = seen.tried.other();
+                let bound = match learned[other as usize] {
+                    true => OPENING_FACTOR_IF_SEEN,
+                    false => OPENING_FACTOR,
+                };
+                (slower < bound).then_some(other)
+            }
+            number => {
+                let tried = tried(number);
+                let is_due = number.is_multiple_of(turn) && slower < TRY_FACTOR;
+                (is_due && tried != faster).then_some(tried)
+            }
+        };
+        if let Some(way) = begun {
+            (seen.tries, seen.tried) = (TRIES, way);
         }
-        let retry = self.tries > 0;
-        self.tries = self.tries.saturating_sub(1);
-        Some(if retry { faster.other() } else { faster })
+        let tried = (seen.tries > 0).then_some(seen.tried);
+        seen.tries = seen.tries.saturating_sub(1);
+        if let Some(way) = begun {
+            self.cold[way as usize] = COLD;
+        }
+        Some(tried.unwrap_or(faster))
     }
 
     /// What is known of one of the two ways.
-    pub(super) fn rate(&self, rival: Rival) -> Rate {
-        match rival {
-            Rival::Kernel => self.call,
-            Rival::Pipeline => self.pipeline,
+    pub(super) fn rate(&self, way: Rival, source: Source) -> Rate {
+        let (seen, way) = (self.seen(source), way as usize);
+        Rate {
+            setup_ns: self.setup_ns[way],
+            per_kib_ns: f64::from(seen.per_kib_ns[way]),
+            samples: seen.samples[way],
         }
     }
 
-    /// What a transfer of `bytes` takes by one of the two ways, in ns, by what was seen.
-    pub(super) fn estimate(&self, rival: Rival, bytes: u64) -> f64 {
-        self.rate(rival).estimate(bytes)
+    /// What a transfer costs by one of the two ways, in ns, by what was seen.
+    pub(super) fn estimate(&self, way: Rival, source: Source) -> f64 {
+        let takes = self.rate(way, source).estimate(source.bytes);
+        match way == Rival::Kernel && source.rewritten {
+            true => takes * REWRITTEN,
+            false => takes,
+        }
     }
 
     /// A transfer that was not decided here, but might have been.
-    pub(crate) fn count(&mut self) {
-        self.transfers = self.transfers.wrapping_add(1);
+    pub(crate) fn count(&mut self, source: Source) {
+        let seen = self.seen_mut(source);
+        seen.transfers = seen.transfers.wrapping_add(1);
     }
 
-    /// Chunks are as slow as this, as others were seen to be.
-    pub(super) fn assume_pipeline(&mut self, seen: Rate) {
-        self.pipeline.per_kib_ns = seen.per_kib_ns;
+    /// Chunks are as slow as this, as others up to `bytes` were seen to be.
+    pub(super) fn assume_pipeline(&mut self, rate: Rate, bytes: u64) {
+        let last = Source::plain(bytes).class();
+        for seen in &mut self.seen[0][..=last] {
+            seen.per_kib_ns[Rival::Pipeline as usize] = rate.per_kib_ns as f32;
+        }
     }
 
-    /// Transfers that were decided here; it wraps.
-    pub(crate) fn transfers(&self) -> u32 {
-        self.transfers
+    /// Transfers of this class that were decided here; it wraps.
+    pub(crate) fn transfers(&self, source: Source) -> u32 {
+        self.seen(source).transfers
     }
 
-    /// Which of the two ways is the faster one for `bytes`, by what was seen.
-    pub(crate) fn faster(&self, bytes: u64) -> Rival {
-        match self.call.estimate(bytes) < self.pipeline.estimate(bytes) {
+    /// Which of the two ways is the faster one, by what was seen.
+    pub(crate) fn faster(&self, source: Source) -> Rival {
+        let [call, pipeline] = Rival::BOTH.map(|way| self.estimate(way, source));
+        match call < pipeline {
             true => Rival::Kernel,
             false => Rival::Pipeline,
         }
     }
 
-    /// From which size on the other way is the cheaper one, by what is known; none if the same is everywhere.
+    /// From which size on the other way is the cheaper one, before anything was seen; none if the same is everywhere.
     pub(crate) fn crossing(&self) -> Option<u64> {
-        let setup = self.call.setup_ns - self.pipeline.setup_ns;
-        let slope = self.pipeline.per_kib_ns - self.call.per_kib_ns;
+        let [call, pipeline] = Rival::BOTH.map(|way| self.rate(way, Source::plain(MIN)));
+        let setup = call.setup_ns - pipeline.setup_ns;
+        let slope = pipeline.per_kib_ns - call.per_kib_ns;
         let bytes = setup / slope * 1024.0;
         // Beyond that nobody measures, and sizes stop being exact.
         (1.0..1e15).contains(&bytes).then(|| {
             let near = bytes as u64;
-            let first = self.faster(near);
-            let differs = |size: &u64| self.faster(*size) != first;
+            let first = self.faster(Source::plain(near));
+            let differs = |size: &u64| self.faster(Source::plain(*size)) != first;
             (near..near + 3).find(differs).unwrap_or(near)
         })
     }
 
-    /// A transfer of `bytes` began and ended. Those of a window are asked for together, and served one after the other
-    /// or in turns. What one waited for the others is not its own time, and only their mean is learned.
-    pub(crate) fn transferred(&mut self, rival: Rival, bytes: u64, begun: Instant, ended: Instant) {
+    /// A transfer began and ended. Those of a window are asked for together, and served one after the other or in
+    /// turns. What one waited for the others is not its own time, and only their mean is learned.
+    pub(crate) fn transferred(
+        &mut self,
+        way: Rival,
+        source: Source,
+        begun: Instant,
+        ended: Instant,
+    ) {
         let before = self.ended.replace(ended);
         let served = before.map_or(begun, |before| before.max(begun));
         let took = ended.saturating_duration_since(served);
         let overlaps = before.is_some_and(|before| begun < before);
-        if rival == Rival::Kernel || !overlaps || self.together.count == GROUP {
+        let Together {
+            source: of, count, ..
+        } = self.together;
+        let alike = (of.class(), of.rewritten) == (source.class(), source.rewritten);
+        if way == Rival::Kernel || !overlaps || !alike || count == GROUP {
             self.learn_together();
         }
-        let is_cold = self.is_cold(rival);
-        if rival == Rival::Kernel {
+        let is_cold = self.is_cold(way);
+        if way == Rival::Kernel {
             if !is_cold {
-                self.learn(rival, bytes, took);
+                self.learn(way, source, took);
             }
             return;
         }
         let together = &mut self.together;
+        if together.count == 0 {
+            together.source = source;
+        }
         together.count += 1;
         together.counted += u32::from(!is_cold);
-        together.bytes += bytes;
+        together.bytes += source.bytes;
         together.took += took;
     }
 
@@ -293,254 +378,50 @@ impl Observed {
     /// work, so it is left out only if it was alone.
     fn learn_together(&mut self) {
         let Together {
+            source,
             count,
             counted,
             bytes,
             took,
         } = std::mem::take(&mut self.together);
         if counted > 0 {
-            self.learn(Rival::Pipeline, bytes / u64::from(count), took / count);
+            let mean = Source {
+                bytes: bytes / u64::from(count),
+                ..source
+            };
+            self.learn(Rival::Pipeline, mean, took / count);
         }
     }
 
     /// Whether a transfer is one of those that are not counted.
-    fn is_cold(&mut self, rival: Rival) -> bool {
-        match &mut self.cold {
-            Some((cold, left)) if *cold == rival && *left > 0 => {
-                *left -= 1;
-                true
-            }
-            _ => false,
-        }
+    fn is_cold(&mut self, way: Rival) -> bool {
+        let left = &mut self.cold[way as usize];
+        let is_cold = *left > 0;
+        *left = left.saturating_sub(1);
+        is_cold
     }
 
-    /// A transfer of `bytes` took so long.
-    fn learn(&mut self, rival: Rival, bytes: u64, took: Duration) {
-        match rival {
-            Rival::Kernel => self.call.learn(bytes, took),
-            Rival::Pipeline => self.pipeline.learn(bytes, took),
+    /// A transfer took so long. Classes of which nothing was seen are thought to be like the nearest one.
+    fn learn(&mut self, way: Rival, source: Source, took: Duration) {
+        let mut rate = self.rate(way, source);
+        rate.learn(source.bytes, took);
+        let (way, per_kib_ns) = (way as usize, rate.per_kib_ns as f32);
+        let here = self.seen_mut(source);
+        (here.per_kib_ns[way], here.samples[way]) = (per_kib_ns, rate.samples);
+        self.learned[way] = true;
+        let unseen = |seen: &&mut Seen| seen.samples[way] == 0;
+        for seen in &mut self.seen {
+            let (below, above) = seen.split_at_mut(source.class());
+            let below = below.iter_mut().rev().take_while(unseen);
+            // The first of these is the class itself, which of the other kind may be unseen.
+            let (here, above) = above.split_at_mut(1);
+            let above = above.iter_mut().take_while(unseen);
+            for like in below.chain(here.iter_mut().filter(unseen)).chain(above) {
+                like.per_kib_ns[way] = per_kib_ns;
+            }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn with_cma() -> Thresholds {
-        let proven = [LayerId::MAP, LayerId::CALL].into_iter().collect();
-        Thresholds::with_layers(&Knobs::default(), &Costs::default(), proven)
-    }
-
-    impl Observed {
-        /// A transfer that was alone took so long.
-        fn took(&mut self, rival: Rival, bytes: u64, took: Duration) {
-            let begun = self.ended.unwrap_or_else(Instant::now);
-            self.transferred(rival, bytes, begun, begun + took);
-        }
-    }
-
-    fn run(
-        observed: &mut Observed,
-        cma_ns_per_kib: u64,
-        pipeline_ns_per_kib: u64,
-        rounds: usize,
-    ) -> usize {
-        let thresholds = with_cma();
-        let bytes = 1 << 20;
-        let mut by_cma = 0;
-        for _ in 0..rounds {
-            let decided = observed.decide(&thresholds, bytes);
-            let (rival, ns) = if decided == Some(Rival::Kernel) {
-                by_cma += 1;
-                (Rival::Kernel, cma_ns_per_kib)
-            } else {
-                (Rival::Pipeline, pipeline_ns_per_kib)
-            };
-            observed.took(rival, bytes, Duration::from_nanos(ns * 1024 + 1000));
-        }
-        by_cma
-    }
-
-    #[test]
-    fn the_faster_way_is_found_and_a_change_is_noticed() {
-        let mut observed = Observed::new(&Costs::default(), true, false, LayerId::CALL);
-        run(&mut observed, 30, 90, 300);
-        assert!(run(&mut observed, 30, 90, 320) >= 300);
-        run(&mut observed, 120, 40, 600);
-        assert!(run(&mut observed, 120, 40, 320) <= 20);
-    }
-
-    /// Two ranks that give each other something at the same time do different things. Together they are slower so than
-    /// if both read by the kernel.
-    #[test]
-    fn two_that_do_different_things_find_what_both_should_do() {
-        let (thresholds, bytes) = (with_cma(), 1 << 20);
-        let mut ranks = [Rival::Kernel, Rival::Pipeline].map(|first| {
-            Observed::new(&Costs::default(), true, false, LayerId::CALL).beginning_with(first)
-        });
-        let mut both = 0;
-        for round in 0..2000 {
-            let ways = ranks.each_mut().map(|rank| rank.decide(&thresholds, bytes));
-            let took = match ways {
-                [Some(Rival::Kernel), Some(Rival::Kernel)] => 50,
-                [Some(Rival::Pipeline), Some(Rival::Pipeline)] => 60,
-                _ => 55,
-            };
-            both += u32::from(took == 50 && round >= 1000);
-            for (rank, way) in ranks.iter_mut().zip(ways) {
-                let took = Duration::from_nanos(took << 10);
-                rank.took(way.expect("a way"), bytes, took);
-            }
-        }
-        assert!(both > 900, "{both} of the last 1000");
-    }
-
-    #[test]
-    fn another_layer_begins_with_its_own_curve() {
-        let (knobs, costs) = (Knobs::default(), Costs::default());
-        let both = [LayerId::CALL, LayerId::Knem].into_iter().collect();
-        let mut observed = Observed::of(&knobs, &costs, both);
-        run(&mut observed, 400, 10, 300);
-        let (pipeline, before) = (observed.pipeline.per_kib_ns, observed.call.per_kib_ns);
-        observed.adapt(&knobs, &costs, both);
-        assert_eq!(observed.call.per_kib_ns, before, "nothing was lost");
-        observed.adapt(&knobs, &costs, [LayerId::Knem].into_iter().collect());
-        let fresh = Observed::new(&costs, true, false, LayerId::Knem);
-        assert_eq!(observed.call.per_kib_ns, fresh.call.per_kib_ns);
-        assert_eq!(
-            observed.pipeline.per_kib_ns, pipeline,
-            "chunks are as before"
-        );
-    }
-
-    #[test]
-    fn a_way_that_is_slow_only_when_it_is_cold_is_found() {
-        let mut observed = Observed::new(&Costs::default(), true, false, LayerId::CALL);
-        let (thresholds, bytes) = (with_cma(), 64 << 10);
-        let (mut before, mut by_pipeline) = (Rival::Kernel, 0);
-        for round in 0..2000 {
-            let kernel = observed.decide(&thresholds, bytes) == Some(Rival::Kernel);
-            let rival = if kernel {
-                Rival::Kernel
-            } else {
-                Rival::Pipeline
-            };
-            let us = match (rival, before) {
-                (Rival::Kernel, _) => 7,
-                (Rival::Pipeline, Rival::Kernel) => 12,
-                (Rival::Pipeline, Rival::Pipeline) => 5,
-            };
-            observed.took(rival, bytes, Duration::from_micros(us));
-            by_pipeline += usize::from(round >= 1000 && !kernel);
-            before = rival;
-        }
-        assert!(by_pipeline > 950, "{by_pipeline}");
-    }
-
-    /// Two ranks exchange messages. Each way is fastest if both take it, and one of them sees all a little slower.
-    fn exchange(both: [u64; 2], mixed: [u64; 2], rounds: usize) -> usize {
-        let mut sides =
-            [(); 2].map(|()| Observed::new(&Costs::default(), true, false, LayerId::CALL));
-        let (thresholds, bytes) = (with_cma(), 1 << 20);
-        let mut in_chunks = 0;
-        for round in 0..rounds {
-            let ways = sides
-                .each_mut()
-                .map(|side| side.decide(&thresholds, bytes) == Some(Rival::Pipeline));
-            for (side, observed) in sides.iter_mut().enumerate() {
-                let (mine, its) = (ways[side], ways[1 - side]);
-                let us = if mine == its { both } else { mixed }[usize::from(mine)];
-                let rival = if mine { Rival::Pipeline } else { Rival::Kernel };
-                let took = Duration::from_nanos(us * (1000 + 150 * side as u64));
-                observed.took(rival, bytes, took);
-            }
-            in_chunks += usize::from(round >= rounds / 2 && ways == [true, true]);
-        }
-        in_chunks
-    }
-
-    #[test]
-    fn ranks_that_exchange_find_the_way_that_is_fast_if_both_take_it() {
-        let found = exchange([100, 70], [90, 130], 4000);
-        assert!(found > 1900, "{found}");
-        let found = exchange([50, 70], [90, 130], 4000);
-        assert!(found < 100, "{found}");
-    }
-
-    /// Windows of transfers that are all asked for at their window's beginning. How many of the last window went in
-    /// chunks.
-    fn windows(observed: &mut Observed, kernel_us: u64, pipeline_us: u64, count: usize) -> usize {
-        const WINDOW: usize = 64;
-        let (thresholds, bytes) = (with_cma(), 128 << 10);
-        let mut clock = Instant::now();
-        let mut in_chunks = 0;
-        for _ in 0..count {
-            let begun = clock;
-            let mut asked = 0;
-            for _ in 0..WINDOW {
-                if observed.decide(&thresholds, bytes) == Some(Rival::Kernel) {
-                    // Read at once.
-                    let before = clock;
-                    clock += Duration::from_micros(kernel_us);
-                    observed.transferred(Rival::Kernel, bytes, before, clock);
-                } else {
-                    asked += 1;
-                }
-            }
-            in_chunks = asked;
-            for _ in 0..asked {
-                clock += Duration::from_micros(pipeline_us);
-                observed.transferred(Rival::Pipeline, bytes, begun, clock);
-            }
-        }
-        in_chunks
-    }
-
-    #[test]
-    fn what_a_transfer_waits_for_others_of_its_window_is_not_its_own_time() {
-        let mut observed = Observed::new(&Costs::default(), true, false, LayerId::CALL);
-        assert!(windows(&mut observed, 12, 4, 100) > 48);
-        assert!(windows(&mut observed, 4, 12, 100) < 16);
-        assert!(windows(&mut observed, 12, 4, 100) > 48);
-    }
-
-    /// Transfers in chunks, all of whose pieces come in turns: several end at once.
-    #[test]
-    fn transfers_that_end_together_count_as_their_mean() {
-        const WINDOW: u32 = 16;
-        let mut observed = Observed::new(&Costs::default(), true, false, LayerId::CALL);
-        let (thresholds, bytes) = (with_cma(), 256 << 10);
-        let (mut clock, mut by_kernel) = (Instant::now(), 0);
-        for round in 0..400 {
-            let begun = clock;
-            let mut asked = 0;
-            for _ in 0..WINDOW {
-                if observed.decide(&thresholds, bytes) == Some(Rival::Kernel) {
-                    let before = clock;
-                    clock += Duration::from_micros(25);
-                    observed.transferred(Rival::Kernel, bytes, before, clock);
-                    by_kernel += u32::from(round >= 200);
-                } else {
-                    asked += 1;
-                }
-            }
-            // Fifty microseconds each, and all end together.
-            clock += Duration::from_micros(50) * asked;
-            for _ in 0..asked {
-                observed.transferred(Rival::Pipeline, bytes, begun, clock);
-            }
-        }
-        assert!(by_kernel > 200 * WINDOW * 8 / 10, "{by_kernel}");
-    }
-
-    #[test]
-    fn a_knob_is_obeyed() {
-        let mut observed = Observed::new(&Costs::default(), true, true, LayerId::CALL);
-        let thresholds = with_cma();
-        for _ in 0..100 {
-            assert_eq!(observed.decide(&thresholds, 1 << 20), None);
-            observed.took(Rival::Kernel, 1 << 20, Duration::from_secs(1));
-        }
-    }
-}
+mod tests;

@@ -6,7 +6,8 @@
 //! calls the kernel would be faster, it tells the sender from which size on messages are to be announced. Then it
 //! decides by [`Observed`], which tries chunks now and then, and takes that back once they are faster again.
 
-use super::observed::{Observed, Rate, Rival};
+use super::observed::{Observed, Rival, Source};
+use super::rate::Rate;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::registry::{LayerSet, Power};
 use onecopy_obs::Knobs;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 /// the kernel another. Apart, 64 KiB gain nothing by that, 128 KiB 6 %, 256 KiB a third. Near, 64 KiB would take twice
 /// as long while the pair has not noticed that it is (D, 11-30).
 pub(crate) const MIN: u64 = 128 << 10;
+const SHORTEST: Source = Source::plain(MIN);
 /// One of so many messages is timed. Two looks at the clock take some 50 ns, the shortest messages 4.5 us, so this
 /// costs a quarter of a percent.
 const EACH: u32 = 4;
@@ -94,22 +96,23 @@ impl Unasked {
             self.forget();
         } else if self.wanted.is_some() {
             let [call, pipeline] =
-                [Rival::Kernel, Rival::Pipeline].map(|way| observed.estimate(way, MIN));
+                [Rival::Kernel, Rival::Pipeline].map(|way| observed.estimate(way, SHORTEST));
             self.announced += 1;
             if pipeline * CLEARLY < call {
                 // It is as long ago that chunks which nobody had asked for were slow.
-                self.rate = observed.rate(Rival::Pipeline).without_setup();
+                self.rate = observed.rate(Rival::Pipeline, SHORTEST).without_setup();
                 self.forget();
             } else if self.announced == AT_MOST {
                 self.forget();
             }
         } else if self.timed == LEAST {
             let is_slow = |bytes: &u64| {
-                self.rate.estimate(*bytes) > CLEARLY * observed.estimate(Rival::Kernel, *bytes)
+                let call = observed.estimate(Rival::Kernel, Source::plain(*bytes));
+                self.rate.estimate(*bytes) > CLEARLY * call
             };
             self.wanted = [MIN, 2 * MIN].into_iter().find(is_slow);
             if self.wanted.is_some() {
-                observed.assume_pipeline(self.rate);
+                observed.assume_pipeline(self.rate, 2 * MIN);
             }
         }
         self.wanted
@@ -143,7 +146,7 @@ mod tests {
         let mut begun = Instant::now() + Duration::from_secs(3600);
         for _ in 0..100 {
             let ended = begun + Duration::from_micros(us);
-            observed.transferred(way, MIN, begun, ended);
+            observed.transferred(way, SHORTEST, begun, ended);
             begun = ended + Duration::from_micros(1);
         }
     }
@@ -164,7 +167,7 @@ mod tests {
         unasked(&mut chunks, 20, 40);
         assert_eq!(chunks.wanted(&mut observed), Some(MIN));
         assert_eq!(chunks.wanted(&mut observed), Some(MIN), "at once");
-        assert_eq!(observed.faster(MIN), Rival::Kernel);
+        assert_eq!(observed.faster(SHORTEST), Rival::Kernel);
         announced(&mut observed, Rival::Pipeline, 20);
         assert_eq!(chunks.wanted(&mut observed), Some(MIN));
         announced(&mut observed, Rival::Pipeline, 4);

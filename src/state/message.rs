@@ -106,6 +106,8 @@ pub(crate) struct Announcement {
     pub(crate) request: u64,
     pub(crate) remote: Remote,
     pub(crate) coop_id: u32,
+    /// The sender has rewritten its buffer since it sent it last.
+    pub(crate) rewritten: bool,
 }
 
 impl Announcement {

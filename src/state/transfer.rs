@@ -6,7 +6,7 @@ use super::message::Announcement;
 use crate::matching::Envelope;
 use crate::peer::Peer;
 use crate::request::{RequestId, StagedBuf};
-use crate::select::observed::Rival;
+use crate::select::observed::{Rival, Source};
 use crate::state::statistics::CameBy;
 use onecopy_btl::LayerId;
 use onecopy_btl::lanes::RemoteAddress;
@@ -146,7 +146,7 @@ pub(crate) struct Written {
 pub(crate) struct Timed {
     /// The way that it goes.
     pub(crate) rival: Rival,
-    pub(crate) bytes: u64,
+    pub(crate) source: Source,
     pub(crate) begun: Instant,
 }
 

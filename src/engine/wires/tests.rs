@@ -119,6 +119,7 @@ fn nonsense_fails_its_sender_and_nobody_else() {
         request: 1,
         layout: list,
         coop_id: 0,
+        rewritten: false,
     };
     let cases: &[(&str, Vec<u8>)] = &[
         ("zeros", vec![0; 64]),

@@ -35,12 +35,14 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
         Layout::List { .. } if !core.knobs.coop => 0,
         _ => coop_id,
     };
+    let rewritten = is_rewritten(core, &buf, &layout);
     let rts = |layout| {
         let rts = Rts {
             len,
             request: id.0,
             layout,
             coop_id,
+            rewritten,
         };
         rts.encode()
     };
@@ -109,6 +111,21 @@ pub(crate) fn announce_at_once(
         peer.outbound.take_place(context);
     }
     out
+}
+
+/// Whether a buffer that the receiver may read by the kernel was rewritten since it was sent last: what it decides
+/// between depends on that.
+fn is_rewritten(core: &mut Core, buf: &UserBuf, layout: &Layout) -> bool {
+    match (buf, layout) {
+        (_, Layout::Described(SourceLayout::One { heap: Some(_), .. })) => false,
+        (UserBuf::One(loan), Layout::Described(_)) if loan.len() as u64 >= observed::MIN => {
+            let rewritten = &mut core.rewritten;
+            let look = |bytes: &[u8]| rewritten.changed(bytes);
+            let looked = core.loans.read(LoanRange::whole(*loan), look);
+            looked.unwrap_or(false)
+        }
+        _ => false,
+    }
 }
 
 /// Writes an announcement of which some bytes go in a chunk: a list of pieces, or an offer. `named`: its body, by the
@@ -307,6 +324,7 @@ pub(crate) fn announced(
         request: rts.request,
         remote,
         coop_id: rts.coop_id,
+        rewritten: rts.rewritten,
     };
     match receives.match_request(core, &envelope) {
         Some(id) => {

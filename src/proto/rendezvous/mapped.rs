@@ -36,6 +36,11 @@ impl Facts for AloneByMap<'_> {
     }
 
     #[inline(always)]
+    fn is_rewritten(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
     fn sender_maps(&self) -> bool {
         false
     }
