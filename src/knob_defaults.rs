@@ -191,7 +191,7 @@ fn eager_max() {
         assert_eq!(announced_from(settings, proven), expected, "{settings:?}");
     }
     let long = Knobs {
-        eager_slots_max: 4096,
+        eager_slots_max: Some(4096),
         ..without_chunks()
     };
     let found = Thresholds::with_layers(&long, &Costs::default(), LayerSet::ALL);
@@ -224,6 +224,35 @@ fn eager_max() {
 /// Bytes that slots take of a message.
 fn found_slots(knobs: &Knobs) -> u64 {
     Thresholds::with_layers(knobs, &Costs::default(), LayerSet::ALL).slots_max as u64
+}
+
+fn slots_most() {
+    let slots = |knobs: &Knobs| {
+        let value = auto_number("ONECOPY_EAGER_SLOTS_MAX", knobs, Situation::here());
+        assert_eq!(found_slots(knobs), value);
+        value
+    };
+    for return_min in [512, 3 << 10] {
+        for writable in [true, false] {
+            let knobs = Knobs {
+                return_min,
+                pool_writable: Some(writable),
+                ..Knobs::default()
+            };
+            let expected = if writable {
+                (return_min - 1).min(1 << 10)
+            } else {
+                1 << 10
+            };
+            assert_eq!(slots(&knobs), expected as u64, "{return_min}, {writable}");
+        }
+    }
+    let without = Knobs {
+        return_min: 512,
+        pool_writable: Some(true),
+        ..without_chunks()
+    };
+    assert_eq!(slots(&without), 1 << 10);
 }
 
 fn rewritten_max() {
@@ -369,6 +398,7 @@ type Comparison = (&'static [&'static str], fn());
 const COMPARED: &[Comparison] = &[
     (&["ONECOPY_COOP_MIN"], coop_min),
     (&["ONECOPY_EAGER_MAX"], eager_max),
+    (&["ONECOPY_EAGER_SLOTS_MAX"], slots_most),
     (&["ONECOPY_REWRITTEN_MAX"], rewritten_max),
     (
         &[

@@ -81,7 +81,7 @@ impl<'a> Inputs<'a> {
             proven,
             chunks: knobs.layers.allows(LayerId::CHUNKS.name()),
             slots_max: knobs
-                .eager_slots_max
+                .slots_most()
                 .min(SLOTS_LIMIT)
                 .min(largest_payload(knobs)),
         }

@@ -298,8 +298,8 @@ pub(crate) fn settings_by(
     let is_current = matches!(&found, Ok(found) if found.profile.is_current());
     let measured = found.as_ref().ok();
     let mut from_file = BTreeMap::new();
-    if let Some(value) = measured.and_then(|found| found.profile.chunk_copy.clone()) {
-        from_file.insert(profile::KNOB.to_owned(), value);
+    if let Some(found) = measured {
+        from_file.extend(found.profile.knobs());
     }
     let by_tune_file = source.as_ref().map(|source| &source.file.knobs);
     let is_in_file = by_tune_file.is_some_and(|knobs| knobs.contains_key(profile::KNOB));

@@ -64,6 +64,8 @@ pub(crate) struct SharedMemory {
     /// Chunks of the peer's that were read and are not given back. And how many were returned, ever.
     kept: KeptChunks,
     returned_ever: u64,
+    /// A message of fewer bytes is not sent in them.
+    return_min: usize,
 }
 
 impl SharedMemory {
@@ -94,6 +96,7 @@ impl SharedMemory {
             rx: own.consumer(rank),
             rx_control: own.control_handle(rank),
             kept: KeptChunks::new(0, 0),
+            return_min: usize::MAX,
             returned_ever: 0,
             own: Arc::clone(own),
             segment,

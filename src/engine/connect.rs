@@ -52,7 +52,8 @@ impl Engine {
                     reason: refusal.to_string(),
                 })?;
         fault::point("connect.proven");
-        shared.keep_of(self.core.knobs.peer_share(), self.core.chunks.depth);
+        let knobs = &self.core.knobs;
+        shared.keep_of(knobs.peer_share(), self.core.chunks.depth, knobs.return_min);
         let mut proven = vec![LayerId::CHUNKS.name()];
         for (layer, refusal) in link.refusals() {
             let name = layer.name();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which stores fill chunks faster between two processors of this machine.
+//! Which stores fill chunks faster between two processors of this machine, and from which size on chunks return.
 //!
 //! Neither the processor's model nor its features tell that, so it is measured, with the code that sends messages.
 //! `onecopy tune` does, and so does the first job on a machine, which keeps the result as the machine's [`profile`].
@@ -16,14 +16,19 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use onecopy_btl::LayerId;
-use onecopy_obs::{ChunkCopy, Knobs};
+use onecopy_obs::{ChunkCopy, Knobs, seeds};
 use onecopy_shm::copy;
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
+const KIB: usize = 1 << 10;
 /// The kinds of stores that are compared.
 const KINDS: [ChunkCopy; 2] = [ChunkCopy::Owned, ChunkCopy::String];
+/// A batch of short messages there and back: those that slots hold where they do not return, and longer ones.
+const SHORT_BATCH: [(usize, usize); 3] = [(640, 8), (KIB, 8), (2 * KIB, 8)];
+/// How long short messages are compared for a profile.
+const RETURNS_TIME: Duration = Duration::from_millis(20);
 /// A batch: messages of each size there and back. Jobs send both sizes in chunks, whatever stores fill these. Of longer
 /// ones that is true by strings alone: where calls of the kernel are cheap, they say nothing of what a job gains. How
 /// often each goes is chosen by magnitude: both take about as long, some ten microseconds each way.
@@ -45,6 +50,48 @@ const STACK: usize = 512 << 10;
 /// Ranks that are threads of one process join at once, or never.
 const JOIN: Duration = Duration::from_secs(2);
 
+/// One of two settings that are compared.
+struct Setting {
+    knobs: Vec<(&'static str, String)>,
+    /// Whether the process prefers vectors meanwhile.
+    vectors: bool,
+}
+
+/// What a comparison found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Comparison {
+    rounds: usize,
+    ratio: f64,
+    busy: bool,
+    /// Which of the two is clearly faster.
+    faster: Option<usize>,
+}
+
+impl Comparison {
+    /// From the ratios of all rounds, and the part of the time for which the ranks had their processors. Most rounds
+    /// must agree: another program's burst bends a few.
+    fn of(mut ratios: Vec<f64>, share: f64) -> Self {
+        ratios.sort_by(f64::total_cmp);
+        let rounds = ratios.len();
+        let quantile = |part: f64| ratios.get((rounds.saturating_sub(1) as f64 * part) as usize);
+        let ratio = quantile(0.5).copied().unwrap_or(1.0);
+        let busy = share < SHARE_MIN;
+        let (low, high) = (quantile(0.25), quantile(0.75));
+        let faster = match (low, high) {
+            _ if rounds < ROUNDS_MIN || busy => None,
+            (Some(&low), _) if low > 1.0 && ratio > CLEARLY => Some(1),
+            (_, Some(&high)) if high < 1.0 && ratio < 1.0 / CLEARLY => Some(0),
+            _ => None,
+        };
+        Self {
+            rounds,
+            ratio,
+            busy,
+            faster,
+        }
+    }
+}
+
 /// What a comparison of the stores found.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MeasuredStores {
@@ -59,49 +106,87 @@ pub struct MeasuredStores {
 }
 
 impl MeasuredStores {
-    /// From the ratios of all rounds, and the part of the time for which the ranks had their processors. Most rounds
-    /// must agree: another program's burst bends a few.
-    fn of(mut ratios: Vec<f64>, share: f64) -> Self {
-        ratios.sort_by(f64::total_cmp);
-        let rounds = ratios.len();
-        let quantile = |part: f64| ratios.get((rounds.saturating_sub(1) as f64 * part) as usize);
-        let ratio = quantile(0.5).copied().unwrap_or(1.0);
-        let busy = share < SHARE_MIN;
-        let (low, high) = (quantile(0.25), quantile(0.75));
-        let faster = match (low, high) {
-            _ if rounds < ROUNDS_MIN || busy => None,
-            (Some(&low), _) if low > 1.0 && ratio > CLEARLY => Some(ChunkCopy::String),
-            (_, Some(&high)) if high < 1.0 && ratio < 1.0 / CLEARLY => Some(ChunkCopy::Owned),
-            _ => None,
-        };
-        Self {
+    fn of(found: Comparison) -> Self {
+        let Comparison {
             rounds,
             ratio,
             busy,
             faster,
+        } = found;
+        Self {
+            rounds,
+            ratio,
+            busy,
+            faster: faster.map(|kind| KINDS[kind]),
         }
     }
+}
 
-    /// The knob that follows.
+/// What a comparison of short messages found: in chunks that return, and as they go elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MeasuredReturns {
+    /// Batches of each kind, in turn.
+    pub rounds: usize,
+    /// Median time of a batch in chunks that return, over that of the other.
+    pub ratio: f64,
+    /// Other programs took the ranks' processors for a while, so the comparison does not count.
+    pub busy: bool,
+    /// Bytes from which on messages return, if short ones clearly gain by it.
+    pub from: Option<usize>,
+}
+
+impl MeasuredReturns {
+    fn of(found: Comparison) -> Self {
+        let Comparison {
+            rounds,
+            ratio,
+            busy,
+            faster,
+        } = found;
+        Self {
+            rounds,
+            ratio,
+            busy,
+            from: (faster == Some(0)).then_some(seeds::RETURN_MIN_IF_SHORT),
+        }
+    }
+}
+
+/// What was found about the machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    /// About stores into chunks.
+    pub stores: MeasuredStores,
+    /// About chunks that return.
+    pub returns: MeasuredReturns,
+}
+
+impl Measured {
+    /// The knobs that follow.
     #[must_use]
     pub fn knobs(&self) -> BTreeMap<String, String> {
-        let kind = self.faster.map(|kind| kind.to_string());
-        let name = || profile::KNOB.to_owned();
-        kind.into_iter().map(|kind| (name(), kind)).collect()
+        self.profile().knobs()
     }
 
     /// The profile that keeps it.
     #[must_use]
     pub fn profile(&self) -> Profile {
-        let kind = self.faster.map(|kind| kind.to_string());
-        Profile::new(self.rounds, self.ratio, self.busy, kind)
+        let MeasuredStores {
+            rounds,
+            ratio,
+            busy,
+            faster,
+        } = self.stores;
+        let kind = faster.map(|kind| kind.to_string());
+        let from = self.returns.from.map(|from| from.to_string());
+        Profile::new(rounds, ratio, busy, kind).with_returns(self.returns.ratio, from)
     }
 }
 
 /// Measures the machine's profile and keeps it. The error says why not; nothing is lost by it.
 pub fn keep_profile() -> std::result::Result<(), String> {
     let claim = profile::Claim::take()?;
-    let measured = stores(PROFILE_TIME).map_err(|error| error.to_string())?;
+    let measured = measure(PROFILE_TIME, RETURNS_TIME).map_err(|error| error.to_string())?;
     claim.keep(&measured.profile())
 }
 
@@ -126,16 +211,45 @@ pub(super) fn before_joining() {
     }
 }
 
-/// Compares the stores for this long, or up to four times as long on a busy machine. It does so between two processors
-/// that this thread may run on: two cores, if there are. Whether this process copies by vectors
-/// ([`copy::prefer_vectors`]) is as before in the end.
-pub fn stores(time: Duration) -> Result<MeasuredStores> {
+/// Compares the stores for this long, and short messages for that long. Each takes up to four times as long on a busy
+/// machine. The messages go between two processors that this thread may run on: two cores, if there are. Whether this
+/// process copies by vectors ([`copy::prefer_vectors`]) is as before in the end.
+pub fn measure(stores: Duration, returns: Duration) -> Result<Measured> {
+    let stores = MeasuredStores::of(compare(&KINDS.map(of_kind), &BATCH, stores)?);
+    let kind = stores.faster.unwrap_or(ChunkCopy::Auto);
+    let returning = [seeds::RETURN_MIN_IF_SHORT, seeds::RETURN_MIN].map(|from| {
+        let Setting { mut knobs, vectors } = of_kind(kind);
+        knobs.push((profile::RETURN_KNOB, from.to_string()));
+        Setting { knobs, vectors }
+    });
+    let returns = MeasuredReturns::of(compare(&returning, &SHORT_BATCH, returns)?);
+    Ok(Measured { stores, returns })
+}
+
+/// Chunks are written by this kind of stores.
+fn of_kind(kind: ChunkCopy) -> Setting {
+    let knobs = Knobs {
+        chunk_copy: kind,
+        ..Knobs::default()
+    };
+    Setting {
+        knobs: vec![(profile::KNOB, kind.to_string())],
+        vectors: knobs.writes_strings(),
+    }
+}
+
+/// Compares two settings by messages of these sizes.
+fn compare(
+    settings: &[Setting; 2],
+    sizes: &[(usize, usize)],
+    time: Duration,
+) -> Result<Comparison> {
     let processors = spread_processors();
     let [first, second, ..] = processors[..] else {
-        return Ok(MeasuredStores::of(Vec::new(), 1.0));
+        return Ok(Comparison::of(Vec::new(), 1.0));
     };
     let mut jobs = Vec::new();
-    for _ in KINDS {
+    for _ in settings {
         jobs.push(wireup::local::world_with_timeout(2, JOIN)?);
     }
     let mut ranks: [Vec<_>; 2] = [Vec::new(), Vec::new()];
@@ -149,7 +263,9 @@ pub fn stores(time: Duration) -> Result<MeasuredStores> {
     let found = std::thread::scope(|scope| {
         let start = |(wireups, processor)| {
             let thread = std::thread::Builder::new();
-            let started = thread.spawn_scoped(scope, move || side(wireups, processor, time));
+            let started = thread.spawn_scoped(scope, move || {
+                side(settings, sizes, wireups, processor, time)
+            });
             started.map_err(|source| WireupError::System {
                 call: "measure",
                 what: "a thread",
@@ -168,7 +284,7 @@ pub fn stores(time: Duration) -> Result<MeasuredStores> {
     let found = found?;
     let share = found.iter().map(|side| side.share).fold(1.0, f64::min);
     let ratios = found.into_iter().flat_map(|side| side.ratios);
-    Ok(MeasuredStores::of(ratios.collect(), share))
+    Ok(Comparison::of(ratios.collect(), share))
 }
 
 /// What one of the two ranks of both jobs has found.
@@ -181,6 +297,8 @@ struct SideFindings {
 
 /// One of the two ranks of both jobs.
 fn side(
+    settings: &[Setting; 2],
+    sizes: &[(usize, usize)],
     wireups: Vec<wireup::local::Local>,
     processor: u16,
     time: Duration,
@@ -190,16 +308,15 @@ fn side(
     let _ = only.set(processor.into());
     let _ = sched_setaffinity(Pid::from_raw(0), &only);
     let mut runtimes = Vec::new();
-    for (kind, wireup) in KINDS.into_iter().zip(wireups) {
-        let knobs = Knobs::from_iter([
+    for (setting, wireup) in settings.iter().zip(wireups) {
+        let fixed = [
             ("ONECOPY_LAYERS", LayerId::CHUNKS.to_string()),
             ("ONECOPY_EAGER_MAX", "1M".to_owned()),
             // A size that nobody sets. The malloc front gives its memory once, to the first segment with a heap of its
             // size, and that is to be the rank's own.
             ("ONECOPY_HEAP_SIZE", "1088K".to_owned()),
-            ("ONECOPY_CHUNK_COPY", kind.to_string()),
-        ])?
-        .0;
+        ];
+        let knobs = Knobs::from_iter(fixed.into_iter().chain(setting.knobs.iter().cloned()))?.0;
         runtimes.push(Runtime::init_with(Options {
             knobs,
             wireup: Some(Box::new(wireup)),
@@ -207,7 +324,7 @@ fn side(
         })?);
     }
     let worlds: Vec<Comm> = runtimes.iter().map(Runtime::world).collect();
-    let mut buffer = vec![1_u8; BATCH.map(|(len, _)| len).into_iter().max().unwrap_or(0)];
+    let mut buffer = vec![1_u8; sizes.iter().map(|&(len, _)| len).max().unwrap_or(0)];
     let mut ratios = Vec::new();
     let (begin, ran_before) = (Instant::now(), running_time());
     loop {
@@ -223,9 +340,9 @@ fn side(
         let first = ratios.len() % 2;
         for kind in [first, 1 - first] {
             // The runtimes share this switch of the process.
-            copy::prefer_vectors(KINDS[kind] == ChunkCopy::String);
-            batch(&worlds[kind], &mut buffer)?;
-            times[kind] = batch(&worlds[kind], &mut buffer)?;
+            copy::prefer_vectors(settings[kind].vectors);
+            batch(&worlds[kind], sizes, &mut buffer)?;
+            times[kind] = batch(&worlds[kind], sizes, &mut buffer)?;
         }
         ratios.push(times[0] / times[1]);
     }
@@ -255,9 +372,9 @@ fn share(ran: Duration, elapsed: Duration) -> f64 {
 }
 
 /// Seconds of one batch.
-fn batch(world: &Comm, buffer: &mut [u8]) -> Result<f64> {
+fn batch(world: &Comm, sizes: &[(usize, usize)], buffer: &mut [u8]) -> Result<f64> {
     let begin = Instant::now();
-    for (len, count) in BATCH {
+    for &(len, count) in sizes {
         let bytes = &mut buffer[..len];
         for _ in 0..count {
             if world.rank() == 0 {
@@ -278,7 +395,8 @@ mod tests {
 
     #[test]
     fn a_kind_of_stores_is_chosen_when_most_rounds_agree() {
-        let measured = |ratios: &[f64]| MeasuredStores::of(ratios.repeat(8), 1.0);
+        let of = |ratios: Vec<f64>, share| MeasuredStores::of(Comparison::of(ratios, share));
+        let measured = |ratios: &[f64]| of(ratios.repeat(8), 1.0);
         assert_eq!(measured(&[1.3, 1.4, 1.2]).faster, Some(ChunkCopy::String));
         assert_eq!(
             measured(&[0.7, 0.8, 0.9, 9.0]).faster,
@@ -291,23 +409,39 @@ mod tests {
             "one round in three says the opposite"
         );
         assert_eq!(
-            MeasuredStores::of(vec![2.0; ROUNDS_MIN - 1], 1.0).faster,
+            of(vec![2.0; ROUNDS_MIN - 1], 1.0).faster,
             None,
             "too few rounds"
         );
-        assert_eq!(MeasuredStores::of(Vec::new(), 1.0).knobs(), BTreeMap::new());
-        let knobs = measured(&[2.0, 2.0, 2.0]).knobs();
+        let returns = |ratios: Vec<f64>| MeasuredReturns::of(Comparison::of(ratios, 1.0));
+        let nothing = Measured {
+            stores: of(Vec::new(), 1.0),
+            returns: returns(Vec::new()),
+        };
+        assert_eq!(nothing.knobs(), BTreeMap::new());
+        let knobs = Measured {
+            stores: measured(&[2.0, 2.0, 2.0]),
+            returns: returns(vec![0.7; ROUNDS_MIN]),
+        }
+        .knobs();
         assert_eq!(knobs["ONECOPY_CHUNK_COPY"], "string");
+        assert_eq!(knobs["ONECOPY_RETURN_MIN"], "512");
         assert!(Knobs::from_iter(knobs).is_ok());
+        assert_eq!(returns(vec![1.4; ROUNDS_MIN]).from, None, "the first guess");
     }
 
     #[test]
     fn what_a_busy_machine_shows_does_not_count() {
         let ratios = vec![2.0; ROUNDS_MIN];
-        let idle = MeasuredStores::of(ratios.clone(), 0.95);
+        let measured = |share| {
+            let found = || Comparison::of(ratios.clone(), share);
+            let (stores, returns) = (MeasuredStores::of(found()), MeasuredReturns::of(found()));
+            Measured { stores, returns }
+        };
+        let idle = measured(0.95).stores;
         assert_eq!((idle.busy, idle.faster), (false, Some(ChunkCopy::String)));
-        let busy = MeasuredStores::of(ratios, 0.6);
-        assert_eq!((busy.busy, busy.faster), (true, None));
+        let busy = measured(0.6);
+        assert_eq!((busy.stores.busy, busy.stores.faster), (true, None));
         assert!(busy.knobs().is_empty() && busy.profile().busy);
     }
 
@@ -328,12 +462,18 @@ mod tests {
     }
 
     #[test]
-    fn the_stores_of_this_machine_are_compared() {
-        let found = stores(Duration::from_millis(100)).expect("measured");
-        if spread_processors().len() > 1 {
-            assert!(found.rounds > 0 && found.ratio > 0.0, "{found:?}");
-        } else {
-            assert_eq!(found.rounds, 0);
+    fn this_machine_is_measured() {
+        let time = Duration::from_millis(100);
+        let Measured { stores, returns } = measure(time, time).expect("measured");
+        for (rounds, ratio) in [
+            (stores.rounds, stores.ratio),
+            (returns.rounds, returns.ratio),
+        ] {
+            if spread_processors().len() > 1 {
+                assert!(rounds > 0 && ratio > 0.0, "{stores:?}, {returns:?}");
+            } else {
+                assert_eq!(rounds, 0);
+            }
         }
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The machine's profile: what the first job on a machine found about its stores ([`crate::measure`]), in a file of its
-//! own below `$XDG_CACHE_HOME` or `~/.cache`.
+//! The machine's profile: what the first job on a machine found ([`crate::measure`]), in a file of its own below
+//! `$XDG_CACHE_HOME` or `~/.cache`.
 //!
-//! It says one thing only, so a file that somebody else put there can change no more than that. The file's name says
+//! It says two things only, so a file that somebody else put there can change no more than these. The file's name says
 //! for which machine, version and build the figures hold. Machines that share a home have a file each, and so has each
 //! version and kind of build.
 //!
@@ -17,6 +17,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{AccessFlags, eaccess, geteuid};
 use onecopy_obs::{Knobs, Origin};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{DirBuilder, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,14 +26,16 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// Bytes that a profile takes at most: a few hundred of names and figures.
 const ROOM: usize = 2 << 10;
 /// What names the folder of its file, and where that is in a home.
 const VARIABLE: &str = "XDG_CACHE_HOME";
 const FOLDER: &str = ".cache";
-/// The knob that it sets.
+/// The knob that it sets, and decides whether there is anything to measure.
 pub const KNOB: &str = "ONECOPY_CHUNK_COPY";
+/// The other knob that it sets.
+pub const RETURN_KNOB: &str = "ONECOPY_RETURN_MIN";
 
 /// A profile.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -51,10 +54,14 @@ pub struct Profile {
     pub busy: bool,
     /// The value of the knob; none: neither kind of stores was clearly faster, or the machine was busy.
     pub chunk_copy: Option<String>,
+    /// The same of short messages in chunks that return.
+    pub returns_ratio: f64,
+    /// The value of the knob; none: short messages do not clearly gain by it, or the machine was busy.
+    pub return_min: Option<String>,
 }
 
 impl Profile {
-    /// What was found on this machine today.
+    /// What was found on this machine today about its stores.
     #[must_use]
     pub fn new(rounds: usize, ratio: f64, busy: bool, chunk_copy: Option<String>) -> Self {
         Self {
@@ -66,7 +73,30 @@ impl Profile {
             ratio,
             busy,
             chunk_copy,
+            returns_ratio: 1.0,
+            return_min: None,
         }
+    }
+
+    /// The same, with what was found about chunks that return.
+    #[must_use]
+    pub fn with_returns(self, ratio: f64, return_min: Option<String>) -> Self {
+        Self {
+            returns_ratio: ratio,
+            return_min,
+            ..self
+        }
+    }
+
+    /// The knobs that follow.
+    #[must_use]
+    pub fn knobs(&self) -> BTreeMap<String, String> {
+        let values = [(KNOB, &self.chunk_copy), (RETURN_KNOB, &self.return_min)];
+        let set = values.into_iter().filter_map(|(name, value)| {
+            let value = value.as_ref()?;
+            Some((name.to_owned(), value.clone()))
+        });
+        set.collect()
     }
 
     /// This machine's, or why there is none that can be used.
@@ -85,11 +115,10 @@ impl Profile {
         let text = file::read(&path, Trust::Found).map_err(|why| useless(&why))?;
         let profile: Self =
             serde_json::from_str(&text).map_err(|error| useless(&error.to_string()))?;
-        let knob = profile.chunk_copy.iter().map(|value| (KNOB, value));
         let counts = profile.format == FORMAT
             && profile.onecopy == env!("CARGO_PKG_VERSION")
             && profile.machine == here
-            && Knobs::from_iter(knob).is_ok();
+            && Knobs::from_iter(profile.knobs()).is_ok();
         match counts {
             true => Ok(FoundProfile { path, profile }),
             false => Err(useless("it is another version's or another machine's")),
@@ -98,7 +127,8 @@ impl Profile {
 
     /// Whether it counts today: what found nothing may have met a busy machine, and is tried again on another day.
     pub(super) fn is_current(&self) -> bool {
-        self.chunk_copy.is_some() || self.date == machine::today()
+        let found_all = self.chunk_copy.is_some() && self.return_min.is_some();
+        found_all || self.date == machine::today()
     }
 }
 
@@ -126,6 +156,8 @@ pub enum StoresOrigin {
         busy: bool,
         /// The value of the knob.
         kind: Option<String>,
+        /// From which size on messages return, if short ones do.
+        returns: Option<String>,
     },
     /// The processor's maker is the first guess: why.
     Seed(String),
@@ -140,6 +172,7 @@ impl StoresOrigin {
                 rounds: profile.rounds,
                 busy: profile.busy,
                 kind: profile.chunk_copy.clone(),
+                returns: profile.return_min.clone(),
             },
             Err(why) => Self::Seed(why.clone()),
         }
@@ -155,16 +188,20 @@ impl fmt::Display for StoresOrigin {
                 rounds,
                 busy,
                 kind,
+                returns,
             } => {
                 write!(f, "measured on {date} in {rounds} rounds: ")?;
                 match kind {
-                    Some(kind) => write!(f, "{kind} stores are faster"),
-                    None if *busy => {
-                        f.write_str("other programs ran, so the processor's maker decides that day")
-                    }
+                    Some(kind) => write!(f, "{kind} stores are faster")?,
+                    None if *busy => f
+                        .write_str("other programs ran, so the processor's maker decides that day")?,
                     None => f.write_str(
                         "neither kind of stores is clearly faster, so the processor's maker decides",
-                    ),
+                    )?,
+                }
+                match returns {
+                    Some(from) => write!(f, "; chunks return from {from} B on"),
+                    None => Ok(()),
                 }
             }
             Self::Seed(why) => write!(f, "a seed, by the processor's maker: {why}"),
@@ -285,7 +322,7 @@ fn path_for(variables: Variables<'_>, here: &Fingerprint) -> Option<PathBuf> {
     (&here.processor, &here.processors, &here.kernel).hash(&mut hasher);
     machine::stepping().hash(&mut hasher);
     // A build without optimisation copies at other speeds.
-    (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions)).hash(&mut hasher);
+    (FORMAT, env!("CARGO_PKG_VERSION"), cfg!(debug_assertions)).hash(&mut hasher);
     let name = format!("profile-{:016x}.json", hasher.finish());
     in_home(variables, VARIABLE, FOLDER, &name)
 }

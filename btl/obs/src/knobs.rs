@@ -232,9 +232,8 @@ knobs! {
         /// The largest payload that travels in the ring's own slots. Up to half a ring is accepted, and three eighths
         /// are used: that much finds room in every state of the ring. Larger eager messages take chunks of the
         /// sender's pool.
-        // Default: 1 KiB, by magnitude: 17 slots, so that a ring of 256 holds fifteen such messages.
-        Expert ONECOPY_EAGER_SLOTS_MAX => eager_slots_max: usize = KIB,
-            Size { min: 0, max: 4 * KIB };
+        Expert ONECOPY_EAGER_SLOTS_MAX => eager_slots_max: Option<usize> = None,
+            OrAuto(Size { min: 0, max: 4 * KIB }), auto::EAGER_SLOTS_MAX;
         /// The largest message that is sent before the receiver asks for it. A longer one is announced, and its send
         /// waits for the receive. By default so are messages from 128 KiB on to a receiver that has seen that it copies
         /// such faster by a layer. So which of these wait for their receive may change while a job runs.
@@ -277,6 +276,11 @@ knobs! {
         /// line that was read through such a mapping costs its owner half as much to write again, too.
         Expert ONECOPY_POOL_WRITABLE => pool_writable: Option<bool> = None,
             OrAuto(Switch), auto::POOL_WRITABLE;
+        /// The shortest message that a rank sends in the chunks that it has read, where ONECOPY_POOL_WRITABLE lets it.
+        /// To take over lines that were just read costs a short message more on some machines, and far less on others.
+        /// So the first job on a machine measures whether 512 B gain there, and so does `onecopy tune`.
+        // The reason stands at `RETURN_MIN` in seeds.rs.
+        Expert ONECOPY_RETURN_MIN => return_min: usize = crate::seeds::RETURN_MIN, Size { min: 64, max: MIB };
         /// Bytes of chunks that messages to one peer may occupy at a time. A pipelined transfer recycles as many, but
         /// two chunks at least and 64 at most. Messages between nodes occupy no chunks.
         User ONECOPY_POOL_PER_PEER => pool_per_peer: Option<usize> = None,
@@ -597,9 +601,7 @@ impl Knobs {
     /// Whether peers' chunks are mapped writable.
     #[must_use]
     pub fn maps_writable(&self) -> bool {
-        self.pool_writable.unwrap_or_else(|| {
-            auto::POOL_WRITABLE.value(self, &Situation::here()) == Some(Value::Word("on"))
-        })
+        auto::maps_pools_writable(self, &Situation::here())
     }
 
     /// Bytes from which on a device reads announced messages, if it does.
@@ -607,6 +609,13 @@ impl Knobs {
     pub fn read_min(&self) -> usize {
         self.verbs_read_min
             .unwrap_or_else(|| auto::VERBS_READ_MIN.here(self))
+    }
+
+    /// Bytes of the largest payload that travels in slots, if a ring has room for it.
+    #[must_use]
+    pub fn slots_most(&self) -> usize {
+        self.eager_slots_max
+            .unwrap_or_else(|| auto::EAGER_SLOTS_MAX.here(self))
     }
 
     /// Bytes in one chunk.
@@ -777,7 +786,7 @@ impl Knobs {
         };
         at_most(
             "ONECOPY_EAGER_SLOTS_MAX",
-            self.eager_slots_max,
+            self.slots_most(),
             "ONECOPY_RING_SLOTS",
             self.ring_slots_at_least() * 32,
             "half a ring",

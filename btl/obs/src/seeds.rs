@@ -86,6 +86,21 @@ pub const REWRITTEN_MAX: ByStores<usize> = ByStores {
     string: 256 * KIB,
 };
 
+/// The longest payload that travels in slots. Chosen by magnitude: 17 slots, so that a ring of 256 holds fifteen such
+/// messages.
+pub const SLOTS_MOST: usize = KIB;
+
+/// The shortest message that is sent in chunks that were just read, as a first guess. The lines of a chunk of one's own
+/// are asked for while the peer answers, which costs nothing. To take over those that were just read costs a short
+/// message more on two machines. With 1 KiB, B far takes 0.60 instead of 0.52 us for 1 KiB. With 2 KiB, G far takes up
+/// to 0.97 instead of 0.71 for 2 KiB; with 4 KiB, 1.17 instead of 0.85 for 3 KiB (11-27; docs/performance.md, "Answer
+/// in the chunks that were read").
+pub const RETURN_MIN: usize = 3 * KIB;
+
+/// The same on machines where the profile says that short messages gain by it. On D, 512 B take as long near as in
+/// slots, and apart a third less (12-01).
+pub const RETURN_MIN_IF_SHORT: usize = 512;
+
 /// The same in memory that the receiver maps. Strings do not mind where the buffer's lines are, and to read it in place
 /// is one copy less. By stores 32 KiB take 3.6 instead of 6.6 us (A, 11-22). 64 KiB was not measured, and is chosen by
 /// magnitude: half of what plain memory has. By strings 64 KiB in place take 1.6 instead of 2.3 (B, near, 11-22).

@@ -18,7 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tabled::settings::Style;
 
 use super::{CliError, pair, print, text};
-use onecopy::measure::{self, MeasuredStores};
+use onecopy::measure;
 use onecopy::tune::{self, CurveText, Fingerprint, TuneFile};
 use onecopy::{Costs, Curve, LayerId};
 use onecopy_bench::curve::Batch;
@@ -211,7 +211,7 @@ fn bar(length: u64) -> ProgressBar {
 
 /// What was measured, in the order in which it was.
 struct Measured {
-    chunk_stores: MeasuredStores,
+    machine: measure::Measured,
     /// By plan.
     found: Vec<CurveOutcome>,
     kernels: kernels::Kernels,
@@ -225,10 +225,10 @@ impl Measured {
         let progress = bar(lines * u64::from(batches) + kernels::STEPS + 1);
         // First, as the curves through chunks depend on them.
         progress.set_message("stores");
-        let chunk_stores =
-            measure::stores(STORES).map_err(|error| CliError::Failed(error.into()))?;
+        let machine =
+            measure::measure(STORES, STORES).map_err(|error| CliError::Failed(error.into()))?;
         progress.inc(1);
-        let knobs = chunk_stores.knobs();
+        let knobs = machine.knobs();
         let mut found = Vec::new();
         for plan in &plans {
             progress.set_message(format!("curve {}", plan.curve));
@@ -238,7 +238,7 @@ impl Measured {
         let kernels = kernels::calibrate(quick, || progress.inc(1));
         progress.finish_and_clear();
         Ok(Self {
-            chunk_stores,
+            machine,
             found,
             kernels,
         })
@@ -259,7 +259,7 @@ impl Measured {
     /// The curves that could be fitted, by name, and a table of all.
     fn curves(&self) -> Result<(BTreeMap<String, CurveText>, String), CliError> {
         let floor = self.floor();
-        let chosen = onecopy_obs::Knobs::from_iter(self.chunk_stores.knobs())?.0;
+        let chosen = onecopy_obs::Knobs::from_iter(self.machine.knobs())?.0;
         let mut seeds = Costs::seeds(&chosen);
         let mut curves = BTreeMap::new();
         let mut rows = tabled::builder::Builder::default();
@@ -304,7 +304,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     })?;
     let measured = Measured::measure(args.quick)?;
     let (curves, table) = measured.curves()?;
-    let mut knobs = measured.chunk_stores.knobs();
+    let mut knobs = measured.machine.knobs();
     knobs.extend(measured.kernels.knobs());
     let file = TuneFile {
         format: tune::FORMAT,
@@ -323,7 +323,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
             measured.floor()
         )?;
         writeln!(out, "built-in -> measured\n{table}\n")?;
-        writeln!(out, "{}", text_of(&measured.chunk_stores))?;
+        writeln!(out, "{}", text_of(&measured.machine))?;
         writeln!(out, "{}", measured.kernels)?;
         writeln!(out, "written: {}", output.display())?;
         if Some(&output) != tune::default_path().as_ref() {
@@ -350,21 +350,29 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What was found about the stores that fill chunks.
-fn text_of(measured: &MeasuredStores) -> String {
-    let MeasuredStores {
+/// What was found about chunks.
+fn text_of(measured: &measure::Measured) -> String {
+    let measure::Measured { stores, returns } = measured;
+    let measure::MeasuredStores {
         rounds,
         ratio,
         busy,
         faster,
-    } = measured;
+    } = stores;
     let verdict = match faster {
         Some(kind) => format!("ONECOPY_CHUNK_COPY={kind}"),
         None if *busy => "other programs ran, so that does not count".to_owned(),
         None => "neither is clearly faster".to_owned(),
     };
+    let short = match returns.from {
+        Some(from) => format!("ONECOPY_RETURN_MIN={from}"),
+        None if returns.busy => "other programs ran, so that does not count".to_owned(),
+        None => "that is no clear gain".to_owned(),
+    };
     format!(
-        "stores into chunks, 4 and 16 KiB: owned takes {ratio:.2} of the time of string ({rounds} rounds); {verdict}\n"
+        "stores into chunks, 4 and 16 KiB: owned takes {ratio:.2} of the time of string ({rounds} rounds); {verdict}\n\
+         640 B to 2 KiB in chunks that return: {:.2} of the time of others ({} rounds); {short}\n",
+        returns.ratio, returns.rounds
     )
 }
 

@@ -12,13 +12,6 @@ use onecopy_shm::pool::{KeptChunks, Outstanding};
 use onecopy_shm::ring::Producer;
 use onecopy_shm::sync::Ordering;
 
-/// A message of fewer bytes is not sent in chunks that return. The lines of one of this rank's own are asked for while
-/// the peer answers, which costs nothing. To take over those that were just read costs a short message more. Measured
-/// on two machines (B and G, 11-27; docs/performance.md, "Answer in the chunks that were read"). With 1 KiB, B far
-/// takes 0.60 instead of 0.52 us for 1 KiB. With 2 KiB, G far takes up to 0.97 instead of 0.71 for 2 KiB; with 4 KiB,
-/// 1.17 instead of 0.85 for 3 KiB.
-const RETURN_MIN: usize = 3 << 10;
-
 /// How many chunks of one peer a rank keeps.
 #[derive(Debug, Clone, Copy)]
 struct Keeping {
@@ -50,8 +43,9 @@ impl Keeping {
 /// What is kept of a peer's chunks.
 impl SharedMemory {
     /// From now on chunks are kept of a peer that may have `bytes` of them out to this rank, and `depth` in a pipeline.
-    /// It is no more than the least where none can return.
-    pub(crate) fn keep_of(&mut self, bytes: usize, depth: usize) {
+    /// It is no more than the least where none can return. Messages of `return_min` bytes and more are sent in them.
+    pub(crate) fn keep_of(&mut self, bytes: usize, depth: usize, return_min: usize) {
+        self.return_min = return_min;
         let chunk = self.segment.chunk_bytes();
         let geometry = self.own.geometry();
         let pool = geometry.chunks as usize * geometry.chunk_bytes as usize / chunk;
@@ -196,7 +190,9 @@ impl SharedMemory {
     /// none: else one would be left over, and the next message would seem to get no answer.
     #[inline]
     fn can_return(&self, total: usize, len: usize) -> bool {
-        total >= RETURN_MIN && len <= self.segment.chunk_bytes() && self.segment.returns_chunks()
+        total >= self.return_min
+            && len <= self.segment.chunk_bytes()
+            && self.segment.returns_chunks()
     }
 
     pub(in crate::endpoint) fn has_room_for(
@@ -243,7 +239,7 @@ impl SharedMemory {
     pub(in crate::endpoint) fn began_chunks(&mut self, total: usize) {
         self.began_in_turn = self.is_in_turn();
         self.read_before = self.rx.position();
-        if total >= RETURN_MIN {
+        if total >= self.return_min {
             self.kept.sends();
         } else {
             self.kept.sends_otherwise();

@@ -293,6 +293,37 @@ pub(super) static MODULE_ABI: Auto = Auto::Cases(
     Value::Word("plain"),
 );
 
+pub(super) static EAGER_SLOTS_MAX: Auto = Auto::Computed(
+    || {
+        format!(
+            "{}, or less than ONECOPY_RETURN_MIN where longer messages go in chunks that return",
+            show_size(seeds::SLOTS_MOST)
+        )
+    },
+    |knobs, situation| {
+        let returns = has_chunks(knobs) && maps_pools_writable(knobs, situation);
+        let most = seeds::SLOTS_MOST;
+        Value::Size(if returns {
+            most.min(knobs.return_min - 1)
+        } else {
+            most
+        })
+    },
+);
+
+fn slots(knobs: &Knobs, situation: &Situation) -> usize {
+    knobs
+        .eager_slots_max
+        .unwrap_or_else(|| EAGER_SLOTS_MAX.number(knobs, situation))
+}
+
+/// Whether ranks map the chunks of their peers writable.
+pub(super) fn maps_pools_writable(knobs: &Knobs, situation: &Situation) -> bool {
+    knobs
+        .pool_writable
+        .unwrap_or_else(|| POOL_WRITABLE.value(knobs, situation) == Some(Value::Word("on")))
+}
+
 pub(super) static EAGER_MAX: Auto = Auto::Computed(
     || {
         format!(
@@ -304,7 +335,7 @@ pub(super) static EAGER_MAX: Auto = Auto::Computed(
         )
     },
     |knobs, situation| {
-        let slots = knobs.eager_slots_max.min(situation.slots_take);
+        let slots = slots(knobs, situation).min(situation.slots_take);
         let credit = knobs.eager_credit / 2;
         let first = match situation.copied_from {
             _ if !has_chunks(knobs) => return Value::Size(slots),
