@@ -547,6 +547,14 @@ impl Endpoint {
         matches!(self, Self::SharedMemory(_))
     }
 
+    /// Whether the two may answer each other in the chunks that they have read.
+    pub(crate) fn returns_chunks(&self) -> bool {
+        match self {
+            Self::SharedMemory(endpoint) => endpoint.returns_chunks(),
+            Self::Socket(_) => false,
+        }
+    }
+
     /// The layer that carries records and chunks from the peer.
     #[inline(always)]
     pub(crate) fn carrier(&self) -> LayerId {

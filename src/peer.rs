@@ -97,16 +97,24 @@ pub(crate) struct Policy {
     pub(crate) unasked: Unasked,
     /// How messages to the peer are cut.
     pub(crate) chunks: Chunks,
+    /// Whether chunks go back and forth between the two.
+    returns: bool,
 }
 
 impl Policy {
-    fn new(knobs: &Knobs, costs: &Costs, link: &Link, chunks: Chunks) -> Self {
+    fn new(settings: PairSettings<'_>, link: &Link, returns: bool) -> Self {
+        let PairSettings {
+            knobs,
+            costs,
+            chunks,
+        } = settings;
         let observed = Observed::of(knobs, costs, link.proven());
         Self {
-            thresholds: Thresholds::compute(knobs, costs, link),
+            thresholds: Thresholds::compute(knobs, costs, link.proven(), returns),
             unasked: Unasked::of(knobs, costs, link.proven(), &observed),
             observed,
             chunks,
+            returns,
         }
     }
 
@@ -124,7 +132,7 @@ impl Policy {
 
     /// The link has lost a layer.
     pub(crate) fn adapt(&mut self, knobs: &Knobs, costs: &Costs, link: &Link) {
-        self.thresholds = Thresholds::compute(knobs, costs, link);
+        self.thresholds = Thresholds::compute(knobs, costs, link.proven(), self.returns);
         self.observed.adapt(knobs, costs, link.proven());
         self.unasked.adapt(knobs, link.proven(), &self.observed);
     }
@@ -208,15 +216,10 @@ impl Peer {
         link: Link,
         settings: PairSettings<'_>,
     ) -> Self {
-        let PairSettings {
-            knobs,
-            costs,
-            chunks,
-        } = settings;
         Self {
             rank,
-            policy: Policy::new(knobs, costs, &link, chunks),
-            outbound: Outbound::new(knobs),
+            outbound: Outbound::new(settings.knobs),
+            policy: Policy::new(settings, &link, endpoint.returns_chunks()),
             inbound: Inbound::default(),
             life: Life::default(),
             polled: false,

@@ -15,7 +15,6 @@ pub(crate) mod unasked;
 use crate::endpoint::{MAX_RECORD_SLOTS, largest_payload, payload_of};
 use observed::Rival;
 use onecopy_btl::cost::{Costs, LayerCosts};
-use onecopy_btl::link::Link;
 use onecopy_btl::registry::{LayerSet, PerLayer, Power};
 use onecopy_btl::{LayerId, Refusal};
 use onecopy_obs::{Knobs, seeds};
@@ -30,6 +29,8 @@ pub(crate) fn other_node() -> Refusal {
 pub struct Thresholds {
     /// Up to this payload in slots.
     pub slots_max: usize,
+    /// Up to this payload in slots if there is no chunk.
+    pub slots_limit: usize,
     /// Up to this payload in slots whatever else is known of the message.
     pub fast_max: usize,
     /// From here on announced, if the buffer lies in no heap.
@@ -57,6 +58,7 @@ struct Inputs<'a> {
     /// Whether the user permits chunks.
     chunks: bool,
     slots_max: usize,
+    slots_limit: usize,
 }
 
 const NEVER: u64 = u64::MAX;
@@ -74,16 +76,20 @@ fn unmapped() -> impl Iterator<Item = LayerId> {
 }
 
 impl<'a> Inputs<'a> {
-    fn new(knobs: &'a Knobs, costs: &'a Costs, proven: LayerSet) -> Self {
+    fn new(knobs: &'a Knobs, costs: &'a Costs, proven: LayerSet, returns: bool) -> Self {
+        let slots = |most: usize| most.min(SLOTS_LIMIT).min(largest_payload(knobs));
+        let slots_limit = slots(knobs.slots_limit());
         Self {
             knobs,
             costs,
             proven,
             chunks: knobs.layers.allows(LayerId::CHUNKS.name()),
-            slots_max: knobs
-                .slots_most()
-                .min(SLOTS_LIMIT)
-                .min(largest_payload(knobs)),
+            slots_max: if returns {
+                slots(knobs.slots_most())
+            } else {
+                slots_limit
+            },
+            slots_limit,
         }
     }
 
@@ -149,22 +155,23 @@ impl<'a> Inputs<'a> {
 }
 
 impl Thresholds {
-    /// Computes the thresholds of a pair.
-    #[must_use]
-    pub fn compute(knobs: &Knobs, costs: &Costs, link: &Link) -> Self {
-        Self::with_layers(knobs, costs, link.proven())
-    }
-
-    /// Computes the thresholds of a pair that has these copy layers.
+    /// Computes the thresholds of a pair that has these copy layers, and whose chunks may return if the knobs let them.
     #[must_use]
     pub fn with_layers(knobs: &Knobs, costs: &Costs, proven: LayerSet) -> Self {
-        let inputs = Inputs::new(knobs, costs, proven);
+        Self::compute(knobs, costs, proven, true)
+    }
+
+    /// The same; `returns`: whether chunks may.
+    #[must_use]
+    pub fn compute(knobs: &Knobs, costs: &Costs, proven: LayerSet, returns: bool) -> Self {
+        let inputs = Inputs::new(knobs, costs, proven, returns);
         let min = PerLayer::new(|layer| inputs.min(layer));
         let announce_min = inputs.announce_min(&min);
         let earliest = announce_min.min(min[LayerId::MAP]).saturating_sub(1);
         let slots_max = inputs.slots_max;
         Self {
             slots_max,
+            slots_limit: inputs.slots_limit,
             fast_max: slots_max.min(usize::try_from(earliest).unwrap_or(usize::MAX)),
             announce_min,
             rewritten_max: knobs.rewritten_most(false) as u64,

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::machine;
 use file::Trust;
 use onecopy_btl::cost::{Costs, Curve};
-use onecopy_obs::{ChunkCopy, Knobs, Origin, Origins, UnknownVariable};
+use onecopy_obs::{Knobs, Origin, Origins, UnknownVariable};
 use profile::{Profile, StoresOrigin};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -318,7 +318,7 @@ pub(crate) fn settings_by(
             .map_err(|reason| Source::refusal(path, reason))?;
     }
     Ok(Settings {
-        lacks_profile: !is_set && !is_current && knobs.chunk_copy == ChunkCopy::Auto,
+        lacks_profile: !is_set && !is_current && !matches!(stores, StoresOrigin::Named(_)),
         knobs,
         origins,
         unknown,

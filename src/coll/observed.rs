@@ -83,7 +83,9 @@ impl ObservedKinds {
         let observed = &mut self.0[index].1;
         let rival = observed.decide(&peer.policy.thresholds, source)?;
         let is_try = rival != observed.faster(source);
-        let is_usual = !is_try && !observed.transfers(source).is_multiple_of(TIMED);
+        let is_counted =
+            observed.transfers(source).is_multiple_of(TIMED) || observed.begins(source);
+        let is_usual = !is_try && !is_counted;
         Some(Timed {
             kind,
             source,

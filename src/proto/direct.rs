@@ -148,7 +148,13 @@ fn send_longer(
     };
     match plan {
         SendPlan::Slots => send_slots(core, peer, bits, bytes),
-        SendPlan::Chunks { .. } => send_chunks(core, peer, bits, bytes, at_once),
+        SendPlan::Chunks { .. } => match send_chunks(core, peer, bits, bytes, at_once) {
+            // No chunk is free, but perhaps there is room in the ring.
+            SendProgress::Later(_) if len <= peer.policy.thresholds.slots_limit => {
+                send_slots(core, peer, bits, bytes)
+            }
+            progress => progress,
+        },
         SendPlan::Announced { .. } | SendPlan::Stalled | SendPlan::Piped { .. } => {
             SendProgress::Later(Some(plan))
         }

@@ -25,8 +25,11 @@ use std::time::{Duration, Instant};
 const KIB: usize = 1 << 10;
 /// The kinds of stores that are compared.
 const KINDS: [ChunkCopy; 2] = [ChunkCopy::Owned, ChunkCopy::String];
-/// A batch of short messages there and back: those that slots hold where they do not return, and longer ones.
-const SHORT_BATCH: [(usize, usize); 3] = [(640, 8), (KIB, 8), (2 * KIB, 8)];
+/// A batch of short messages there and back: those that slots hold where they do not return, and longer ones. How often
+/// each goes is chosen by magnitude: all take about as long.
+const SHORT_BATCH: [(usize, usize); 3] = [(640, 12), (KIB, 10), (2 * KIB, 8)];
+/// From which size on messages return, as it is compared.
+const RETURN_MINS: [usize; 2] = [seeds::RETURN_MIN_IF_SHORT, seeds::RETURN_MIN];
 /// How long short messages are compared for a profile.
 const RETURNS_TIME: Duration = Duration::from_millis(20);
 /// A batch: messages of each size there and back. Jobs send both sizes in chunks, whatever stores fill these. Of longer
@@ -131,7 +134,7 @@ pub struct MeasuredReturns {
     pub ratio: f64,
     /// Other programs took the ranks' processors for a while, so the comparison does not count.
     pub busy: bool,
-    /// Bytes from which on messages return, if short ones clearly gain by it.
+    /// Bytes from which on messages return, if short ones clearly gain or lose by it.
     pub from: Option<usize>,
 }
 
@@ -147,7 +150,7 @@ impl MeasuredReturns {
             rounds,
             ratio,
             busy,
-            from: (faster == Some(0)).then_some(seeds::RETURN_MIN_IF_SHORT),
+            from: faster.map(|kind| RETURN_MINS[kind]),
         }
     }
 }
@@ -187,7 +190,14 @@ impl Measured {
 pub fn keep_profile() -> std::result::Result<(), String> {
     let claim = profile::Claim::take()?;
     let measured = measure(PROFILE_TIME, RETURNS_TIME).map_err(|error| error.to_string())?;
-    claim.keep(&measured.profile())
+    let profile = measured.profile();
+    // What was clear once stays, if it is not clear now.
+    let before = claim.before();
+    let profile = match before {
+        Some(before) => profile.or(before),
+        None => profile,
+    };
+    claim.keep(&profile)
 }
 
 /// As [`keep_profile`], in a rank of another launcher's job, while the others of its node wait in the kernel for it to
@@ -217,7 +227,7 @@ pub(super) fn before_joining() {
 pub fn measure(stores: Duration, returns: Duration) -> Result<Measured> {
     let stores = MeasuredStores::of(compare(&KINDS.map(of_kind), &BATCH, stores)?);
     let kind = stores.faster.unwrap_or(ChunkCopy::Auto);
-    let returning = [seeds::RETURN_MIN_IF_SHORT, seeds::RETURN_MIN].map(|from| {
+    let returning = RETURN_MINS.map(|from| {
         let Setting { mut knobs, vectors } = of_kind(kind);
         knobs.push((profile::RETURN_KNOB, from.to_string()));
         Setting { knobs, vectors }
@@ -427,7 +437,8 @@ mod tests {
         assert_eq!(knobs["ONECOPY_CHUNK_COPY"], "string");
         assert_eq!(knobs["ONECOPY_RETURN_MIN"], "512");
         assert!(Knobs::from_iter(knobs).is_ok());
-        assert_eq!(returns(vec![1.4; ROUNDS_MIN]).from, None, "the first guess");
+        assert_eq!(returns(vec![1.4; ROUNDS_MIN]).from, Some(3 << 10));
+        assert_eq!(returns(vec![0.97; ROUNDS_MIN]).from, None, "hardly faster");
     }
 
     #[test]

@@ -242,7 +242,12 @@ impl<'a> Table<'a> {
     #[must_use]
     pub fn new(knobs: &'a Knobs, costs: &'a Costs, layers: Layers) -> Self {
         Self {
-            thresholds: Thresholds::with_layers(knobs, costs, proven(&layers)),
+            thresholds: Thresholds::compute(
+                knobs,
+                costs,
+                proven(&layers),
+                layers[LayerId::CHUNKS].is_none(),
+            ),
             knobs,
             costs,
             layers,

@@ -46,8 +46,11 @@ const OPENING_FACTOR: f64 = 8.0;
 const OPENING_FACTOR_IF_SEEN: f64 = 2.0;
 /// What a call of the kernel costs both sides, in parts of what it takes, if the sender rewrites its buffer. The call
 /// takes each of the buffer's lines from the sender, and the sender takes each back before it writes it. The receiver
-/// sees the first half: 40 of 83 us that 256 KiB take apart (D, 11-30).
+/// sees the first half: 40 of 83 us that 256 KiB take apart (D, 11-30). Of buffers from [`REWRITTEN_MOST`] on the
+/// sender's caches hold little: 2 MiB apart took 590 us by calls, and 793 in chunks (D, 12-01). Nor is that so where
+/// stores need lines that were asked for: there, chunks are dearer (A, 11-22; `seeds::REWRITTEN_MAX`).
 const REWRITTEN: f64 = 2.0;
+const REWRITTEN_MOST: u64 = 2 << 20;
 /// Classes of sizes: each power of two from [`MIN`] on, and all from 16 MiB on.
 const CLASSES: usize = 10;
 /// The first transfer of a class by the other way.
@@ -122,6 +125,8 @@ pub(crate) struct Observed {
     seen: [[Seen; CLASSES]; 2],
     /// How many of the next times of each way are not learned.
     cold: [u8; 2],
+    /// Whether a call costs the sender of a rewritten buffer as much again.
+    costs_sender: bool,
     /// Whether any time of each way was learned.
     learned: [bool; 2],
     /// When the last transfer that was timed ended.
@@ -164,7 +169,10 @@ impl Observed {
     pub(crate) fn of(knobs: &Knobs, costs: &Costs, proven: LayerSet) -> Self {
         let by = proven.by(Power::Copy).next().unwrap_or(LayerId::CALL);
         let fixed = by.min(knobs).is_some() || !knobs.layers.allows(LayerId::CHUNKS.name());
-        Self::new(costs, knobs.coop, fixed, by)
+        Self {
+            costs_sender: knobs.writes_strings(),
+            ..Self::new(costs, knobs.coop, fixed, by)
+        }
     }
 
     /// The link has lost a layer. Of the one that calls the kernel now, if it is another one, nothing was seen.
@@ -203,6 +211,7 @@ impl Observed {
             setup_ns: curves.map(|curve| curve.setup_ns),
             seen: [[unseen; CLASSES]; 2],
             cold: [COLD; 2],
+            costs_sender: true,
             learned: [false; 2],
             ended: None,
             together: Together::default(),
@@ -288,7 +297,8 @@ impl Observed {
     /// What a transfer costs by one of the two ways, in ns, by what was seen.
     pub(super) fn estimate(&self, way: Rival, source: Source) -> f64 {
         let takes = self.rate(way, source).estimate(source.bytes);
-        match way == Rival::Kernel && source.rewritten {
+        let is_costly = way == Rival::Kernel && source.rewritten && self.costs_sender;
+        match is_costly && source.bytes < REWRITTEN_MOST {
             true => takes * REWRITTEN,
             false => takes,
         }
@@ -300,10 +310,10 @@ impl Observed {
         seen.transfers = seen.transfers.wrapping_add(1);
     }
 
-    /// Chunks are as slow as this, as others up to `bytes` were seen to be.
-    pub(super) fn assume_pipeline(&mut self, rate: Rate, bytes: u64) {
-        let last = Source::plain(bytes).class();
-        for seen in &mut self.seen[0][..=last] {
+    /// Chunks are as slow as this, as others of these sizes were seen to be.
+    pub(super) fn assume_pipeline(&mut self, rate: Rate, sizes: [u64; 2]) {
+        let [first, last] = sizes.map(|bytes| Source::plain(bytes).class());
+        for seen in &mut self.seen[0][first..=last] {
             seen.per_kib_ns[Rival::Pipeline as usize] = rate.per_kib_ns as f32;
         }
     }
@@ -401,7 +411,8 @@ impl Observed {
         is_cold
     }
 
-    /// A transfer took so long. Classes of which nothing was seen are thought to be like the nearest one.
+    /// A transfer took so long. Classes beside its own of which nothing was seen are thought to be like it. So are all
+    /// of the other kind, while nothing at all was seen of that.
     fn learn(&mut self, way: Rival, source: Source, took: Duration) {
         let mut rate = self.rate(way, source);
         rate.learn(source.bytes, took);
@@ -410,16 +421,32 @@ impl Observed {
         (here.per_kib_ns[way], here.samples[way]) = (per_kib_ns, rate.samples);
         self.learned[way] = true;
         let unseen = |seen: &&mut Seen| seen.samples[way] == 0;
-        for seen in &mut self.seen {
-            let (below, above) = seen.split_at_mut(source.class());
-            let below = below.iter_mut().rev().take_while(unseen);
-            // The first of these is the class itself, which of the other kind may be unseen.
-            let (here, above) = above.split_at_mut(1);
-            let above = above.iter_mut().take_while(unseen);
-            for like in below.chain(here.iter_mut().filter(unseen)).chain(above) {
-                like.per_kib_ns[way] = per_kib_ns;
-            }
+        let (kind, class) = (usize::from(source.rewritten), source.class());
+        let (below, above) = self.seen[kind].split_at_mut(class);
+        let (below, above) = (below.iter_mut().rev(), above.iter_mut().skip(1));
+        for like in below.take_while(unseen).chain(above.take_while(unseen)) {
+            like.per_kib_ns[way] = per_kib_ns;
         }
+        let other = &mut self.seen[1 - kind];
+        if other.iter().all(|seen| seen.samples[way] == 0) {
+            let all = other.iter_mut();
+            all.for_each(|like| like.per_kib_ns[way] = per_kib_ns);
+        }
+        self.end_tries(source);
+    }
+
+    /// A try that was seen to take far longer was one too many.
+    fn end_tries(&mut self, source: Source) {
+        let tried = self.seen(source).tried;
+        let [is, other] = [tried, tried.other()].map(|way| self.estimate(way, source));
+        if is > TRY_FACTOR * other {
+            self.seen_mut(source).tries = 0;
+        }
+    }
+
+    /// Whether this class is still in its first transfers by each way.
+    pub(crate) fn begins(&self, source: Source) -> bool {
+        self.seen(source).transfers < SECOND + u32::from(TRIES)
     }
 }
 

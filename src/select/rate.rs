@@ -38,15 +38,46 @@ impl Rate {
     /// magnitude: two fast samples settle a rate, and ten slow ones change it. The first sample takes the place of what
     /// was a guess, and the fastest of the first few that of the others.
     pub(super) fn learn(&mut self, bytes: u64, took: Duration) {
-        let seen = (took.as_nanos() as f64 - self.setup_ns).max(0.0) / (bytes as f64 / 1024.0);
+        let took = took.as_nanos() as f64;
+        // The setup is a guess. A transfer that took less than that would else take no time for any size.
+        let beyond = (took - self.setup_ns).max(took / 16.0).max(1.0);
+        let seen = beyond / (bytes as f64 / 1024.0);
         let weight = match (seen < self.per_kib_ns, self.samples) {
             (_, 0) | (true, 1..SETTLED) => 1.0,
             (true, _) => 0.5,
             (false, _) => 0.1,
         };
+        // A single outlier must not look like a verdict: one moves a rate that was seen by three tenths at most.
+        let seen = match self.samples {
+            0 => seen,
+            _ => seen.min(self.per_kib_ns * 4.0),
+        };
         self.samples = (self.samples + 1).min(SETTLED);
-        // A single outlier must not look like a verdict: one moves a settled rate by three tenths at most.
-        let seen = seen.min(self.per_kib_ns * 4.0);
         self.per_kib_ns += (seen - self.per_kib_ns) * weight;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Setups are guesses, and so is what a way takes for each KiB.
+    #[test]
+    fn no_first_sample_settles_a_rate_for_ever() {
+        for (first, later) in [(1_900, 500_000), (500_000, 4_000), (0, 4_000)] {
+            let mut rate = Rate {
+                setup_ns: 2_000.0,
+                per_kib_ns: 5.0,
+                samples: 0,
+            };
+            rate.learn(33 << 10, Duration::from_nanos(first));
+            let far = rate.estimate(33 << 10);
+            assert!(far >= first as f64 / 2.0, "{far} after {first}");
+            for _ in 0..300 {
+                rate.learn(33 << 10, Duration::from_nanos(later));
+            }
+            let near = rate.estimate(33 << 10);
+            assert!((near / later as f64 - 1.0).abs() < 0.01, "{near}, {later}");
+        }
     }
 }

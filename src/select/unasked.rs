@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 /// the kernel another. Apart, 64 KiB gain nothing by that, 128 KiB 6 %, 256 KiB a third. Near, 64 KiB would take twice
 /// as long while the pair has not noticed that it is (D, 11-30).
 pub(crate) const MIN: u64 = 128 << 10;
-const SHORTEST: Source = Source::plain(MIN);
 /// One of so many messages is timed. Two looks at the clock take some 50 ns, the shortest messages 4.5 us, so this
 /// costs a quarter of a percent.
 const EACH: u32 = 4;
@@ -94,13 +93,14 @@ impl Unasked {
     fn wanted(&mut self, observed: &mut Observed) -> Option<u64> {
         if self.fixed {
             self.forget();
-        } else if self.wanted.is_some() {
+        } else if let Some(from) = self.wanted {
+            let source = Source::plain(from);
             let [call, pipeline] =
-                [Rival::Kernel, Rival::Pipeline].map(|way| observed.estimate(way, SHORTEST));
+                [Rival::Kernel, Rival::Pipeline].map(|way| observed.estimate(way, source));
             self.announced += 1;
             if pipeline * CLEARLY < call {
                 // It is as long ago that chunks which nobody had asked for were slow.
-                self.rate = observed.rate(Rival::Pipeline, SHORTEST).without_setup();
+                self.rate = observed.rate(Rival::Pipeline, source).without_setup();
                 self.forget();
             } else if self.announced == AT_MOST {
                 self.forget();
@@ -112,7 +112,7 @@ impl Unasked {
             };
             self.wanted = [MIN, 2 * MIN].into_iter().find(is_slow);
             if self.wanted.is_some() {
-                observed.assume_pipeline(self.rate, 2 * MIN);
+                observed.assume_pipeline(self.rate, [MIN, 2 * MIN]);
             }
         }
         self.wanted
@@ -133,6 +133,8 @@ fn is_fixed(knobs: &Knobs, proven: LayerSet, observed: &Observed) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SHORTEST: Source = Source::plain(MIN);
     use onecopy_btl::LayerId;
 
     fn pair(knobs: &Knobs, layers: &[LayerId]) -> (Unasked, Observed) {

@@ -56,7 +56,7 @@ pub struct Profile {
     pub chunk_copy: Option<String>,
     /// The same of short messages in chunks that return.
     pub returns_ratio: f64,
-    /// The value of the knob; none: short messages do not clearly gain by it, or the machine was busy.
+    /// The value of the knob; none: short messages neither clearly gain nor lose by it, or the machine was busy.
     pub return_min: Option<String>,
 }
 
@@ -84,6 +84,16 @@ impl Profile {
         Self {
             returns_ratio: ratio,
             return_min,
+            ..self
+        }
+    }
+
+    /// The same; what is not clear is as in another profile of this machine.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            chunk_copy: self.chunk_copy.or(other.chunk_copy),
+            return_min: self.return_min.or(other.return_min),
             ..self
         }
     }
@@ -287,6 +297,13 @@ impl Claim {
         let written = probe.write_all(&[0; ROOM]);
         written.map_err(|error| format!("{}: {error}", probe.path().display()))?;
         Ok(claim)
+    }
+
+    /// The profile that is there, of another day.
+    #[must_use]
+    pub fn before(&self) -> Option<Profile> {
+        let found = Profile::find(&of_this_process);
+        found.ok().map(|found| found.profile)
     }
 
     /// A file that can take the profile's place. It is gone if it does not.

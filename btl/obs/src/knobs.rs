@@ -611,7 +611,13 @@ impl Knobs {
             .unwrap_or_else(|| auto::VERBS_READ_MIN.here(self))
     }
 
-    /// Bytes of the largest payload that travels in slots, if a ring has room for it.
+    /// Bytes of the largest payload that may travel in slots, if a ring has room for it.
+    #[must_use]
+    pub fn slots_limit(&self) -> usize {
+        self.eager_slots_max.unwrap_or(crate::seeds::SLOTS_MOST)
+    }
+
+    /// The same of what does travel there, where longer messages may go in chunks that return.
     #[must_use]
     pub fn slots_most(&self) -> usize {
         self.eager_slots_max

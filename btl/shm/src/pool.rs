@@ -248,6 +248,12 @@ impl KeptChunks {
         }
     }
 
+    /// Whether chunks may be kept for an answer.
+    #[must_use]
+    pub fn may_return(&self) -> bool {
+        self.limit > self.least
+    }
+
     /// `chunk` was read, with the record that ends at `position`. `true`: all have to be given back now.
     #[inline]
     #[must_use]

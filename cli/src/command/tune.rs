@@ -367,7 +367,7 @@ fn text_of(measured: &measure::Measured) -> String {
     let short = match returns.from {
         Some(from) => format!("ONECOPY_RETURN_MIN={from}"),
         None if returns.busy => "other programs ran, so that does not count".to_owned(),
-        None => "that is no clear gain".to_owned(),
+        None => "neither is clearly faster".to_owned(),
     };
     format!(
         "stores into chunks, 4 and 16 KiB: owned takes {ratio:.2} of the time of string ({rounds} rounds); {verdict}\n\

@@ -62,6 +62,11 @@ impl SharedMemory {
         self.kept = KeptChunks::new(keeping.least, most);
     }
 
+    /// Whether more of the peer's chunks may be kept than always are, so that some return.
+    pub(in crate::endpoint) fn returns_chunks(&self) -> bool {
+        self.kept.may_return()
+    }
+
     pub(in crate::endpoint) fn expects_answer(&self) -> bool {
         self.kept.expects_answer()
     }

@@ -13,6 +13,7 @@ use crate::request::{OFFER_MAX, RequestId, RequestState, SendPlan, StagedBuf, Us
 use crate::select::observed;
 use crate::state::UnexpectedMessage;
 use crate::state::{Core, Receives};
+use onecopy_btl::registry::Power;
 use onecopy_btl::{RegionPart, RemoteRange};
 use onecopy_obs::tracepoints;
 use onecopy_shm::copy::Kernel;
@@ -35,7 +36,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
         Layout::List { .. } if !core.knobs.coop => 0,
         _ => coop_id,
     };
-    let rewritten = is_rewritten(core, &buf, &layout);
+    let rewritten = matters(peer) && is_rewritten(core, &buf, &layout);
     let rts = |layout| {
         let rts = Rts {
             len,
@@ -111,6 +112,12 @@ pub(crate) fn announce_at_once(
         peer.outbound.take_place(context);
     }
     out
+}
+
+/// Whether the receiver decides between two ways by what it has seen, as this rank would.
+fn matters(peer: &Peer) -> bool {
+    let calls = || peer.link.proven().by(Power::Copy).next().is_some();
+    peer.endpoint.shares_memory() && !peer.policy.observed.is_fixed() && calls()
 }
 
 /// Whether a buffer that the receiver may read by the kernel was rewritten since it was sent last: what it decides
@@ -436,4 +443,44 @@ fn read_list(raw: &[u8], heap_bytes: u64, cookie: Option<u64>) -> Result<Vec<Rem
         offset = offset.wrapping_add(len);
     }
     Ok(ranges)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::runtime::local_with;
+    use crate::select::observed::Source;
+    use onecopy_btl::registry::Power;
+    use onecopy_obs::Knobs;
+
+    /// The receiver learns of messages whose buffer was rewritten for themselves.
+    #[test]
+    fn a_receiver_knows_which_buffers_were_rewritten() {
+        const LEN: usize = 1 << 20;
+        local_with(2, &Knobs::default(), |rt| {
+            let (world, other) = (rt.world(), 1 - rt.rank());
+            let mut bytes = vec![0_u8; LEN];
+            // The first one is not known, and the last two are the same.
+            for value in [1, 2, 3, 3, 3] {
+                if rt.rank() == 0 {
+                    bytes.fill(value);
+                    world.send(&bytes, other, 0).expect("send");
+                } else {
+                    world.recv(&mut bytes, other, 0).expect("receive");
+                    assert!(bytes.iter().all(|&byte| byte == value));
+                }
+            }
+            world.barrier().expect("the channel is open");
+            if rt.rank() == 1 {
+                let worker = &mut *rt.handle().gate.enter();
+                let peer = worker.engine.peers[other].as_ref().expect("it is known");
+                let decided = [false, true].map(|rewritten| {
+                    let bytes = LEN as u64;
+                    peer.policy.observed.transfers(Source { bytes, rewritten })
+                });
+                let calls = peer.link.proven().by(Power::Copy).next().is_some();
+                assert_eq!(decided, if calls { [3, 2] } else { [0, 0] });
+            }
+            rt.finalize().expect("finalize");
+        });
+    }
 }

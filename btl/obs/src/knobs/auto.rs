@@ -296,7 +296,8 @@ pub(super) static MODULE_ABI: Auto = Auto::Cases(
 pub(super) static EAGER_SLOTS_MAX: Auto = Auto::Computed(
     || {
         format!(
-            "{}, or less than ONECOPY_RETURN_MIN where longer messages go in chunks that return",
+            "{}, or less than ONECOPY_RETURN_MIN where messages go in chunks that return: to ranks of this node, unless \
+             the pool is too small for a rank to keep any",
             show_size(seeds::SLOTS_MOST)
         )
     },
@@ -304,7 +305,7 @@ pub(super) static EAGER_SLOTS_MAX: Auto = Auto::Computed(
         let returns = has_chunks(knobs) && maps_pools_writable(knobs, situation);
         let most = seeds::SLOTS_MOST;
         Value::Size(if returns {
-            most.min(knobs.return_min - 1)
+            most.min(knobs.return_min.saturating_sub(1))
         } else {
             most
         })
