@@ -153,6 +153,10 @@ fn draw(
         },
         lines: lines(run, &points, view),
     };
+    // The machine may never have been in that state.
+    if !chart.has_line() {
+        return Ok(());
+    }
     let state = view.map_or_else(String::new, |state| format!("-{}", state.name()));
     let path = out.join(format!("{}-{}{state}.svg", pattern.name(), mode.name()));
     save(&path, chart.svg()?.as_bytes())

@@ -63,12 +63,26 @@ pub struct Chart {
 }
 
 impl Chart {
+    /// Whether there is anything to be drawn: values of two sizes make a line.
+    #[must_use]
+    pub fn has_line(&self) -> bool {
+        let [sizes, values] = self.bounds();
+        sizes.start < sizes.end && values.start > 0.0
+    }
+
     /// The graph as text.
     ///
     /// # Errors
     ///
     /// If it cannot be drawn.
     pub fn svg(&self) -> Result<String, BenchError> {
+        // The axes of such a graph would have ticks without end.
+        if !self.has_line() {
+            return Err(BenchError::Graph {
+                what: self.title.clone(),
+                reason: "fewer than two sizes were measured".to_owned(),
+            });
+        }
         let mut text = String::new();
         {
             let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
@@ -189,6 +203,9 @@ pub fn write(run: &Run, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
                     quantity,
                     lines,
                 };
+                if !chart.has_line() {
+                    continue;
+                }
                 let text = chart.svg()?;
                 fs::write(&path, text).map_err(BenchError::io(path.display().to_string()))?;
                 written.push(path);
@@ -467,6 +484,26 @@ mod tests {
             }
         }
         fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// A machine may never have been in the state that a graph is of.
+    #[test]
+    fn a_graph_without_a_line_is_refused() {
+        let chart = |points: &[(f64, f64)]| Chart {
+            title: "title".to_owned(),
+            under: String::new(),
+            quantity: Quantity::Latency,
+            lines: vec![Line {
+                name: "line".to_owned(),
+                shade: Shade(0, 0, 0),
+                dashed: false,
+                points: points.to_vec(),
+            }],
+        };
+        for points in [&[][..], &[(8.0, 1.0)], &[(8.0, 0.0), (16.0, 1.0)]] {
+            assert!(chart(points).svg().is_err(), "{points:?}");
+        }
+        assert!(chart(&[(8.0, 1.0), (16.0, 2.0)]).svg().is_ok());
     }
 
     #[test]
