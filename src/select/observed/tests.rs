@@ -2,6 +2,7 @@
 //! What a pair learns, from transfers whose times are made up.
 
 use super::*;
+use onecopy_obs::ChunkCopy;
 
 fn with_cma() -> Thresholds {
     let proven = [LayerId::MAP, LayerId::CALL].into_iter().collect();
@@ -264,20 +265,34 @@ fn other_sizes_are_a_first_guess() {
 /// The kernel reads a rewritten buffer as fast, but its sender has to take the lines back.
 #[test]
 fn a_call_costs_the_sender_of_a_rewritten_buffer_as_much_again() {
-    let mut observed = Observed::new(&Costs::default(), true, false, LayerId::CALL);
-    let source = |rewritten| Source {
-        bytes: 1 << 20,
-        rewritten,
-    };
-    for rewritten in [false, true] {
+    let faster = |chunk_copy: ChunkCopy, source: Source| {
+        let knobs = Knobs {
+            chunk_copy,
+            ..Knobs::default()
+        };
+        let calls = [LayerId::CALL].into_iter().collect();
+        let mut observed = Observed::of(&knobs, &Costs::default(), calls);
         for (way, us) in [(Rival::Kernel, 60), (Rival::Pipeline, 100)] {
             for _ in 0..20 {
                 let begun = observed.ended.unwrap_or_else(Instant::now);
                 let ended = begun + Duration::from_micros(us);
-                observed.transferred(way, source(rewritten), begun, ended);
+                observed.transferred(way, source, begun, ended);
             }
         }
+        observed.faster(source)
+    };
+    for (chunk_copy, rewritten, bytes, expected) in [
+        (ChunkCopy::String, true, 1 << 20, Rival::Pipeline),
+        (ChunkCopy::String, false, 1 << 20, Rival::Kernel),
+        // Its sender's caches hold little of it.
+        (ChunkCopy::String, true, 4 << 20, Rival::Kernel),
+        (ChunkCopy::Owned, true, 1 << 20, Rival::Kernel),
+    ] {
+        let source = Source { bytes, rewritten };
+        assert_eq!(
+            faster(chunk_copy, source),
+            expected,
+            "{chunk_copy}, {source:?}"
+        );
     }
-    assert_eq!(observed.faster(source(false)), Rival::Kernel);
-    assert_eq!(observed.faster(source(true)), Rival::Pipeline);
 }
