@@ -306,7 +306,10 @@ impl Short {
                 (can && self.is_read_by_all(state)).then_some(GivenPlace::Mapped(heap))
             }
             None => {
-                (state.has_slots && self.given <= state.slot_bytes()).then_some(GivenPlace::Channel)
+                let both_give = state.size() == 2 && matches!(self.action, Action::Collect(_));
+                let in_pieces = both_give && state.tuning.limits.gives_in_pieces(self.given);
+                let in_slot = state.has_slots && self.given <= state.slot_bytes() && !in_pieces;
+                in_slot.then_some(GivenPlace::Channel)
             }
         }
     }
