@@ -60,20 +60,23 @@ struct Setting {
     vectors: bool,
 }
 
-/// What a comparison found.
+/// What a comparison of two values of a setting found.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Comparison {
-    rounds: usize,
-    ratio: f64,
-    busy: bool,
-    /// Which of the two is clearly faster.
-    faster: Option<usize>,
+pub struct Comparison<T> {
+    /// Batches with each, in turn.
+    pub rounds: usize,
+    /// Median time of a batch with the first, over that with the second.
+    pub ratio: f64,
+    /// Other programs took the ranks' processors for a while, so the comparison does not count.
+    pub busy: bool,
+    /// The value that is clearly faster; none: neither, or a busy machine, so the first guess holds.
+    pub faster: Option<T>,
 }
 
-impl Comparison {
+impl<T> Comparison<T> {
     /// From the ratios of all rounds, and the part of the time for which the ranks had their processors. Most rounds
     /// must agree: another program's burst bends a few.
-    fn of(mut ratios: Vec<f64>, share: f64) -> Self {
+    fn of([first, second]: [T; 2], mut ratios: Vec<f64>, share: f64) -> Self {
         ratios.sort_by(f64::total_cmp);
         let rounds = ratios.len();
         let quantile = |part: f64| ratios.get((rounds.saturating_sub(1) as f64 * part) as usize);
@@ -82,8 +85,8 @@ impl Comparison {
         let (low, high) = (quantile(0.25), quantile(0.75));
         let faster = match (low, high) {
             _ if rounds < ROUNDS_MIN || busy => None,
-            (Some(&low), _) if low > 1.0 && ratio > CLEARLY => Some(1),
-            (_, Some(&high)) if high < 1.0 && ratio < 1.0 / CLEARLY => Some(0),
+            (Some(&low), _) if low > 1.0 && ratio > CLEARLY => Some(second),
+            (_, Some(&high)) if high < 1.0 && ratio < 1.0 / CLEARLY => Some(first),
             _ => None,
         };
         Self {
@@ -95,73 +98,13 @@ impl Comparison {
     }
 }
 
-/// What a comparison of the stores found.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct MeasuredStores {
-    /// Batches of each kind, in turn.
-    pub rounds: usize,
-    /// Median time of a batch with stores into lines that were asked for, over that by strings.
-    pub ratio: f64,
-    /// Other programs took the ranks' processors for a while, so the comparison does not count.
-    pub busy: bool,
-    /// The kind that is clearly faster; none: neither, or a busy machine, so the first guess holds.
-    pub faster: Option<ChunkCopy>,
-}
-
-impl MeasuredStores {
-    fn of(found: Comparison) -> Self {
-        let Comparison {
-            rounds,
-            ratio,
-            busy,
-            faster,
-        } = found;
-        Self {
-            rounds,
-            ratio,
-            busy,
-            faster: faster.map(|kind| KINDS[kind]),
-        }
-    }
-}
-
-/// What a comparison of short messages found: in chunks that return, and as they go elsewhere.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct MeasuredReturns {
-    /// Batches of each kind, in turn.
-    pub rounds: usize,
-    /// Median time of a batch in chunks that return, over that of the other.
-    pub ratio: f64,
-    /// Other programs took the ranks' processors for a while, so the comparison does not count.
-    pub busy: bool,
-    /// Bytes from which on messages return, if short ones clearly gain or lose by it.
-    pub from: Option<usize>,
-}
-
-impl MeasuredReturns {
-    fn of(found: Comparison) -> Self {
-        let Comparison {
-            rounds,
-            ratio,
-            busy,
-            faster,
-        } = found;
-        Self {
-            rounds,
-            ratio,
-            busy,
-            from: faster.map(|kind| RETURN_MINS[kind]),
-        }
-    }
-}
-
 /// What was found about the machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
-    /// About stores into chunks.
-    pub stores: MeasuredStores,
-    /// About chunks that return.
-    pub returns: MeasuredReturns,
+    /// Stores into lines that were asked for, and strings.
+    pub stores: Comparison<ChunkCopy>,
+    /// Short messages in chunks that return, and as they go elsewhere: bytes from which on messages return.
+    pub returns: Comparison<usize>,
 }
 
 impl Measured {
@@ -174,14 +117,14 @@ impl Measured {
     /// The profile that keeps it.
     #[must_use]
     pub fn profile(&self) -> Profile {
-        let MeasuredStores {
+        let Comparison {
             rounds,
             ratio,
             busy,
             faster,
         } = self.stores;
         let kind = faster.map(|kind| kind.to_string());
-        let from = self.returns.from.map(|from| from.to_string());
+        let from = self.returns.faster.map(|from| from.to_string());
         Profile::new(rounds, ratio, busy, kind).with_returns(self.returns.ratio, from)
     }
 }
@@ -225,39 +168,51 @@ pub(super) fn before_joining() {
 /// machine. The messages go between two processors that this thread may run on: two cores, if there are. Whether this
 /// process copies by vectors ([`copy::prefer_vectors`]) is as before in the end.
 pub fn measure(stores: Duration, returns: Duration) -> Result<Measured> {
-    let stores = MeasuredStores::of(compare(&KINDS.map(of_kind), &BATCH, stores)?);
+    let stores = compare(KINDS, of_kind, &BATCH, stores)?;
     let kind = stores.faster.unwrap_or(ChunkCopy::Auto);
-    let returning = RETURN_MINS.map(|from| {
+    let returning = |from: usize| {
         let Setting { mut knobs, vectors } = of_kind(kind);
         knobs.push((profile::RETURN_KNOB, from.to_string()));
         Setting { knobs, vectors }
-    });
-    let returns = MeasuredReturns::of(compare(&returning, &SHORT_BATCH, returns)?);
+    };
+    let returns = match written(kind).maps_writable() {
+        true => compare(RETURN_MINS, returning, &SHORT_BATCH, returns)?,
+        // No chunk returns, so there is nothing to compare.
+        false => Comparison {
+            faster: Some(seeds::RETURN_MIN),
+            ..Comparison::of(RETURN_MINS, Vec::new(), 1.0)
+        },
+    };
     Ok(Measured { stores, returns })
 }
 
-/// Chunks are written by this kind of stores.
-fn of_kind(kind: ChunkCopy) -> Setting {
-    let knobs = Knobs {
+/// Knobs by which chunks are written by this kind of stores.
+fn written(kind: ChunkCopy) -> Knobs {
+    Knobs {
         chunk_copy: kind,
         ..Knobs::default()
-    };
-    Setting {
-        knobs: vec![(profile::KNOB, kind.to_string())],
-        vectors: knobs.writes_strings(),
     }
 }
 
-/// Compares two settings by messages of these sizes.
-fn compare(
-    settings: &[Setting; 2],
+fn of_kind(kind: ChunkCopy) -> Setting {
+    Setting {
+        knobs: vec![(profile::KNOB, kind.to_string())],
+        vectors: written(kind).writes_strings(),
+    }
+}
+
+/// Compares two values of a setting by messages of these sizes.
+fn compare<T: Copy>(
+    values: [T; 2],
+    setting: impl Fn(T) -> Setting,
     sizes: &[(usize, usize)],
     time: Duration,
-) -> Result<Comparison> {
+) -> Result<Comparison<T>> {
     let processors = spread_processors();
     let [first, second, ..] = processors[..] else {
-        return Ok(Comparison::of(Vec::new(), 1.0));
+        return Ok(Comparison::of(values, Vec::new(), 1.0));
     };
+    let settings = &values.map(setting);
     let mut jobs = Vec::new();
     for _ in settings {
         jobs.push(wireup::local::world_with_timeout(2, JOIN)?);
@@ -294,7 +249,7 @@ fn compare(
     let found = found?;
     let share = found.iter().map(|side| side.share).fold(1.0, f64::min);
     let ratios = found.into_iter().flat_map(|side| side.ratios);
-    Ok(Comparison::of(ratios.collect(), share))
+    Ok(Comparison::of(values, ratios.collect(), share))
 }
 
 /// What one of the two ranks of both jobs has found.
@@ -405,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_kind_of_stores_is_chosen_when_most_rounds_agree() {
-        let of = |ratios: Vec<f64>, share| MeasuredStores::of(Comparison::of(ratios, share));
+        let of = |ratios: Vec<f64>, share| Comparison::of(KINDS, ratios, share);
         let measured = |ratios: &[f64]| of(ratios.repeat(8), 1.0);
         assert_eq!(measured(&[1.3, 1.4, 1.2]).faster, Some(ChunkCopy::String));
         assert_eq!(
@@ -423,7 +378,7 @@ mod tests {
             None,
             "too few rounds"
         );
-        let returns = |ratios: Vec<f64>| MeasuredReturns::of(Comparison::of(ratios, 1.0));
+        let returns = |ratios: Vec<f64>| Comparison::of(RETURN_MINS, ratios, 1.0);
         let nothing = Measured {
             stores: of(Vec::new(), 1.0),
             returns: returns(Vec::new()),
@@ -437,17 +392,20 @@ mod tests {
         assert_eq!(knobs["ONECOPY_CHUNK_COPY"], "string");
         assert_eq!(knobs["ONECOPY_RETURN_MIN"], "512");
         assert!(Knobs::from_iter(knobs).is_ok());
-        assert_eq!(returns(vec![1.4; ROUNDS_MIN]).from, Some(3 << 10));
-        assert_eq!(returns(vec![0.97; ROUNDS_MIN]).from, None, "hardly faster");
+        assert_eq!(returns(vec![1.4; ROUNDS_MIN]).faster, Some(3 << 10));
+        assert_eq!(
+            returns(vec![0.97; ROUNDS_MIN]).faster,
+            None,
+            "hardly faster"
+        );
     }
 
     #[test]
     fn what_a_busy_machine_shows_does_not_count() {
         let ratios = vec![2.0; ROUNDS_MIN];
-        let measured = |share| {
-            let found = || Comparison::of(ratios.clone(), share);
-            let (stores, returns) = (MeasuredStores::of(found()), MeasuredReturns::of(found()));
-            Measured { stores, returns }
+        let measured = |share| Measured {
+            stores: Comparison::of(KINDS, ratios.clone(), share),
+            returns: Comparison::of(RETURN_MINS, ratios.clone(), share),
         };
         let idle = measured(0.95).stores;
         assert_eq!((idle.busy, idle.faster), (false, Some(ChunkCopy::String)));
@@ -476,11 +434,13 @@ mod tests {
     fn this_machine_is_measured() {
         let time = Duration::from_millis(100);
         let Measured { stores, returns } = measure(time, time).expect("measured");
-        for (rounds, ratio) in [
-            (stores.rounds, stores.ratio),
-            (returns.rounds, returns.ratio),
+        // Where no chunk returns, there is one thing to compare.
+        let is_writable = written(stores.faster.unwrap_or(ChunkCopy::Auto)).maps_writable();
+        for (rounds, ratio, is_compared) in [
+            (stores.rounds, stores.ratio, true),
+            (returns.rounds, returns.ratio, is_writable),
         ] {
-            if spread_processors().len() > 1 {
+            if is_compared && spread_processors().len() > 1 {
                 assert!(rounds > 0 && ratio > 0.0, "{stores:?}, {returns:?}");
             } else {
                 assert_eq!(rounds, 0);

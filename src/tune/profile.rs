@@ -48,7 +48,7 @@ pub struct Profile {
     machine: Fingerprint,
     /// Rounds of the measurement.
     pub rounds: usize,
-    /// What they found, as [`crate::measure::MeasuredStores`] has it.
+    /// What they found, as [`crate::measure::Comparison`] has it.
     pub ratio: f64,
     /// Other programs ran, so that nothing counts.
     pub busy: bool,
@@ -166,7 +166,7 @@ pub enum StoresOrigin {
         busy: bool,
         /// The value of the knob.
         kind: Option<String>,
-        /// From which size on messages return, if short ones do.
+        /// The value of the other knob: from which size on messages return.
         returns: Option<String>,
     },
     /// The processor's maker is the first guess: why.

@@ -6,6 +6,7 @@ mod kernels;
 mod rank;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -18,8 +19,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tabled::settings::Style;
 
 use super::{CliError, pair, print, text};
-use onecopy::measure;
-use onecopy::tune::{self, CurveText, Fingerprint, TuneFile};
+use onecopy::measure::{self, Comparison};
+use onecopy::tune::{self, CurveText, Fingerprint, TuneFile, profile};
 use onecopy::{Costs, Curve, LayerId};
 use onecopy_bench::curve::Batch;
 use onecopy_btl::registry::Power;
@@ -353,27 +354,28 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
 /// What was found about chunks.
 fn text_of(measured: &measure::Measured) -> String {
     let measure::Measured { stores, returns } = measured;
-    let measure::MeasuredStores {
+    format!(
+        "stores into chunks, 4 and 16 KiB: owned takes {}\n\
+         640 B to 2 KiB: in chunks that return they take {}\n",
+        verdict(profile::KNOB, "string", stores),
+        verdict(profile::RETURN_KNOB, "others", returns)
+    )
+}
+
+/// How the first of two values of a knob does beside the second, which is called `other`.
+fn verdict<T: Display>(knob: &str, other: &str, found: &Comparison<T>) -> String {
+    let Comparison {
         rounds,
         ratio,
         busy,
         faster,
-    } = stores;
+    } = found;
     let verdict = match faster {
-        Some(kind) => format!("ONECOPY_CHUNK_COPY={kind}"),
+        Some(value) => format!("{knob}={value}"),
         None if *busy => "other programs ran, so that does not count".to_owned(),
         None => "neither is clearly faster".to_owned(),
     };
-    let short = match returns.from {
-        Some(from) => format!("ONECOPY_RETURN_MIN={from}"),
-        None if returns.busy => "other programs ran, so that does not count".to_owned(),
-        None => "neither is clearly faster".to_owned(),
-    };
-    format!(
-        "stores into chunks, 4 and 16 KiB: owned takes {ratio:.2} of the time of string ({rounds} rounds); {verdict}\n\
-         640 B to 2 KiB in chunks that return: {:.2} of the time of others ({} rounds); {short}\n",
-        returns.ratio, returns.rounds
-    )
+    format!("{ratio:.2} of the time of {other} ({rounds} rounds); {verdict}")
 }
 
 #[cfg(test)]
