@@ -125,18 +125,20 @@ fn decide_request(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan {
         sync: request.sync,
     };
     let plan = plan(core, peer, out, |core| {
-        let rewritten = &mut core.rewritten;
-        let look = |bytes: &[u8]| rewritten.changed(bytes);
-        loan.is_some_and(|loan| {
-            core.loans
-                .read(LoanRange::whole(loan), look)
-                .unwrap_or(false)
-        })
+        loan.is_some_and(|loan| has_changed(core, loan))
     });
     if let Some(request) = core.requests.get_mut(id) {
         request.state = RequestState::Queued(Some(plan));
     }
     plan
+}
+
+/// Whether a buffer has changed since it was sent last. It is remembered as it is.
+pub(super) fn has_changed(core: &mut Core, loan: Loan) -> bool {
+    let rewritten = &mut core.rewritten;
+    let look = |bytes: &[u8]| rewritten.changed(bytes);
+    let looked = core.loans.read(LoanRange::whole(loan), look);
+    looked.unwrap_or(false)
 }
 
 /// Before the payload of a synchronous message stands the sender's request.

@@ -97,6 +97,19 @@ impl Rival {
             Self::Pipeline => Self::Kernel,
         }
     }
+
+    /// By what each costs.
+    fn cheaper([call, pipeline]: [f64; 2]) -> Self {
+        match call < pipeline {
+            true => Self::Kernel,
+            false => Self::Pipeline,
+        }
+    }
+}
+
+/// How many times as much the dearer one costs.
+fn slower([call, pipeline]: [f64; 2]) -> f64 {
+    call.max(pipeline) / call.min(pipeline)
 }
 
 /// The way that may be tried for the transfer of this number, which is not zero.
@@ -127,8 +140,6 @@ pub(crate) struct Observed {
     cold: [u8; 2],
     /// Whether a call costs the sender of a rewritten buffer as much again.
     costs_sender: bool,
-    /// Whether any time of each way was learned.
-    learned: [bool; 2],
     /// When the last transfer that was timed ended.
     ended: Option<Instant>,
     /// Transfers in chunks that overlapped, whose mean is learned.
@@ -212,7 +223,6 @@ impl Observed {
             seen: [[unseen; CLASSES]; 2],
             cold: [COLD; 2],
             costs_sender: true,
-            learned: [false; 2],
             ended: None,
             together: Together::default(),
             fixed,
@@ -249,19 +259,17 @@ impl Observed {
         if self.fixed || source.bytes < MIN || thresholds.call_min() == 0 {
             return None;
         }
-        let faster = self.faster(source);
-        let [call, pipeline] = Rival::BOTH.map(|way| self.estimate(way, source));
-        let slower = call.max(pipeline) / call.min(pipeline);
+        let costs = self.costs(source);
+        let (faster, slower) = (Rival::cheaper(costs), slower(costs));
         let pause = f64::from(TRIES) * (slower.min(TRY_FACTOR) - 1.0) / TIME_FOR_TRIES;
         let turn = (pause.max(RETRY) as u32).next_power_of_two();
-        let learned = self.learned;
-        let seen = self.seen_mut(source);
-        seen.transfers = seen.transfers.wrapping_add(1);
+        self.count(source);
+        let seen = self.seen(source);
         let begun = match seen.transfers {
             1 => Some(faster),
             SECOND => {
                 let other = seen.tried.other();
-                let bound = match learned[other as usize] {
+                let bound = match self.was_seen(other) {
                     true => OPENING_FACTOR_IF_SEEN,
                     false => OPENING_FACTOR,
                 };
@@ -274,13 +282,14 @@ impl Observed {
             }
         };
         if let Some(way) = begun {
+            self.cold[way as usize] = COLD;
+        }
+        let seen = self.seen_mut(source);
+        if let Some(way) = begun {
             (seen.tries, seen.tried) = (TRIES, way);
         }
         let tried = (seen.tries > 0).then_some(seen.tried);
         seen.tries = seen.tries.saturating_sub(1);
-        if let Some(way) = begun {
-            self.cold[way as usize] = COLD;
-        }
         Some(tried.unwrap_or(faster))
     }
 
@@ -325,11 +334,18 @@ impl Observed {
 
     /// Which of the two ways is the faster one, by what was seen.
     pub(crate) fn faster(&self, source: Source) -> Rival {
-        let [call, pipeline] = Rival::BOTH.map(|way| self.estimate(way, source));
-        match call < pipeline {
-            true => Rival::Kernel,
-            false => Rival::Pipeline,
-        }
+        Rival::cheaper(self.costs(source))
+    }
+
+    /// What a transfer costs by each way.
+    pub(super) fn costs(&self, source: Source) -> [f64; 2] {
+        Rival::BOTH.map(|way| self.estimate(way, source))
+    }
+
+    /// Whether any time of a way was learned.
+    fn was_seen(&self, way: Rival) -> bool {
+        let mut all = self.seen.as_flattened().iter();
+        all.any(|seen| seen.samples[way as usize] > 0)
     }
 
     /// From which size on the other way is the cheaper one, before anything was seen; none if the same is everywhere.
@@ -419,7 +435,6 @@ impl Observed {
         let (way, per_kib_ns) = (way as usize, rate.per_kib_ns as f32);
         let here = self.seen_mut(source);
         (here.per_kib_ns[way], here.samples[way]) = (per_kib_ns, rate.samples);
-        self.learned[way] = true;
         let unseen = |seen: &&mut Seen| seen.samples[way] == 0;
         let (kind, class) = (usize::from(source.rewritten), source.class());
         let (below, above) = self.seen[kind].split_at_mut(class);

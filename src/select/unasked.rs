@@ -95,8 +95,7 @@ impl Unasked {
             self.forget();
         } else if let Some(from) = self.wanted {
             let source = Source::plain(from);
-            let [call, pipeline] =
-                [Rival::Kernel, Rival::Pipeline].map(|way| observed.estimate(way, source));
+            let [call, pipeline] = observed.costs(source);
             self.announced += 1;
             if pipeline * CLEARLY < call {
                 // It is as long ago that chunks which nobody had asked for were slow.
@@ -133,9 +132,9 @@ fn is_fixed(knobs: &Knobs, proven: LayerSet, observed: &Observed) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onecopy_btl::LayerId;
 
     const SHORTEST: Source = Source::plain(MIN);
-    use onecopy_btl::LayerId;
 
     fn pair(knobs: &Knobs, layers: &[LayerId]) -> (Unasked, Observed) {
         let (costs, proven) = (Costs::default(), layers.iter().copied().collect());

@@ -620,8 +620,7 @@ impl Knobs {
     /// The same of what does travel there, where longer messages may go in chunks that return.
     #[must_use]
     pub fn slots_most(&self) -> usize {
-        self.eager_slots_max
-            .unwrap_or_else(|| auto::EAGER_SLOTS_MAX.here(self))
+        auto::slots(self, &Situation::here())
     }
 
     /// Bytes in one chunk.

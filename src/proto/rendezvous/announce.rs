@@ -126,10 +126,7 @@ fn is_rewritten(core: &mut Core, buf: &UserBuf, layout: &Layout) -> bool {
     match (buf, layout) {
         (_, Layout::Described(SourceLayout::One { heap: Some(_), .. })) => false,
         (UserBuf::One(loan), Layout::Described(_)) if loan.len() as u64 >= observed::MIN => {
-            let rewritten = &mut core.rewritten;
-            let look = |bytes: &[u8]| rewritten.changed(bytes);
-            let looked = core.loans.read(LoanRange::whole(*loan), look);
-            looked.unwrap_or(false)
+            plan::has_changed(core, *loan)
         }
         _ => false,
     }

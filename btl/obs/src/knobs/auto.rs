@@ -312,7 +312,8 @@ pub(super) static EAGER_SLOTS_MAX: Auto = Auto::Computed(
     },
 );
 
-fn slots(knobs: &Knobs, situation: &Situation) -> usize {
+/// Bytes of the largest payload that travels in slots, if a ring has room for it.
+pub(super) fn slots(knobs: &Knobs, situation: &Situation) -> usize {
     knobs
         .eager_slots_max
         .unwrap_or_else(|| EAGER_SLOTS_MAX.number(knobs, situation))
