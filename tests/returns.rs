@@ -325,3 +325,53 @@ fn what_goes_at_once_between_nodes_goes_as_a_whole() {
         }
     });
 }
+
+/// Knobs with which messages from 512 bytes on go in chunks that return.
+fn short_ones_return(share: usize) -> Knobs {
+    let mut knobs = Knobs {
+        return_min: 512,
+        pool_per_peer: Some(share),
+        ..knobs()
+    };
+    knobs.set("ONECOPY_LAYERS", "cico,tcp").expect("layers");
+    knobs
+}
+
+/// How many of three short messages that wait for their receives go in chunks, between two ranks of `nodes` nodes.
+fn three_in_chunks(knobs: &Knobs, nodes: u32) -> u64 {
+    let in_chunks = OnceLock::new();
+    local_of_nodes(2, nodes, knobs, |rt| {
+        let (world, me) = (rt.world(), rt.rank());
+        for number in 0..3 {
+            if me == 0 {
+                world.send(&pattern(700, number), 1, 0).expect("send");
+            }
+        }
+        if me == 0 {
+            in_chunks.set(rt.counters().sends_chunk).expect("once");
+        }
+        world.barrier().expect("barrier");
+        for number in 0..3 {
+            let mut got = vec![0; 700];
+            if me == 1 {
+                world.recv(&mut got, 0, 0).expect("receive");
+                check(&got, number, "a short message");
+            }
+        }
+    });
+    in_chunks.into_inner().expect("rank 0 has sent")
+}
+
+/// Where chunks are short, a message goes in slots that would hold it. It does not wait.
+#[test]
+fn a_short_message_without_a_chunk_goes_in_slots() {
+    assert_eq!(three_in_chunks(&short_ones_return(256 << 10), 1), 3);
+    assert_eq!(three_in_chunks(&short_ones_return(32 << 10), 1), 2);
+}
+
+/// Nor do short messages take chunks where none comes back: too few to keep any, or a wire between the two.
+#[test]
+fn a_short_message_goes_in_slots_where_no_chunk_returns() {
+    assert_eq!(three_in_chunks(&short_ones_return(16 << 10), 1), 0);
+    assert_eq!(three_in_chunks(&short_ones_return(256 << 10), 2), 0);
+}
