@@ -135,9 +135,6 @@ fn draw(
         .iter()
         .filter(|point| (point.pattern, point.mode) == (pattern, mode) && point.size > 0)
         .collect();
-    if points.len() < 2 {
-        return Ok(());
-    }
     let chart = Chart {
         title: match view {
             Some(state) => format!("{}; {}", title(pattern, mode), state.name()),
@@ -153,7 +150,7 @@ fn draw(
         },
         lines: lines(run, &points, view),
     };
-    // The machine may never have been in that state.
+    // There may be one size alone, or a state in which the machine never was.
     if !chart.has_line() {
         return Ok(());
     }

@@ -179,11 +179,6 @@ pub fn write(run: &Run, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
                 .filter(|record| record.pattern == pattern && record.mode == mode)
                 .filter(|record| record.size > 0)
                 .collect();
-            let distinct = group.first().zip(group.last());
-            // A line needs two sizes.
-            if distinct.is_none_or(|(first, last)| first.size == last.size) {
-                continue;
-            }
             for quantity in [Quantity::Latency, Quantity::Bandwidth] {
                 let windowed = matches!(pattern, Pattern::Bw | Pattern::BiBw | Pattern::Rate);
                 let unfit = if pattern.is_collective() {
@@ -203,6 +198,7 @@ pub fn write(run: &Run, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
                     quantity,
                     lines,
                 };
+                // There may be one size alone.
                 if !chart.has_line() {
                     continue;
                 }
