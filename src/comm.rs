@@ -390,25 +390,28 @@ impl Comm {
         if worker.is_to_look_around() {
             worker.look_around();
         }
-        let polls = if worker.engine.core.single_threaded {
+        let most = if worker.engine.core.single_threaded {
             worker.engine.waits.policy.spin.min(SPIN_MAX)
         } else {
             1
         };
-        let mut poll = 0;
+        let (mut polls, mut polled) = (0, 0);
         loop {
-            let received =
-                worker
-                    .engine
-                    .receive_now(source, self.context, tag.tag(), bytes, AtOnce::Parts);
+            let how = (AtOnce::Parts, polls);
+            let engine = &mut worker.engine;
+            let received = engine.receive_now(source, self.context, tag.tag(), bytes, how);
             if !matches!(received, ReceiveProgress::Nothing)
-                || !worker.engine.may_receive_now(source)
-                || poll >= polls
+                || !engine.may_receive_now(source)
+                || polled >= most
             {
                 return received;
             }
-            poll += POLLS;
-            if !worker.engine.poll_ring(source, polls.min(POLLS)) {
+            // A look, and polls; after polls in vain a round of progress, and a look.
+            if polls == 0 {
+                polls = most.min(POLLS);
+            } else {
+                polled += POLLS;
+                polls = 0;
                 worker.progress(true);
             }
         }

@@ -278,7 +278,7 @@ impl Engine {
         out
     }
 
-    /// Receives at once what is there.
+    /// Receives at once what is there, or comes within so many polls.
     #[inline(always)]
     pub(crate) fn receive_now(
         &mut self,
@@ -286,7 +286,7 @@ impl Engine {
         context: u32,
         tag: Option<i32>,
         out: &mut [u8],
-        at_once: AtOnce,
+        at_once: (AtOnce, usize),
     ) -> ReceiveProgress {
         let Self {
             core,

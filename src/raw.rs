@@ -322,7 +322,7 @@ impl Comm {
         if !engine.receives.posted.is_empty() && !engine.catch_up(source, bytes.len()) {
             return None;
         }
-        match engine.receive_now(source, self.context, tag.tag(), bytes, AtOnce::Whole) {
+        match engine.receive_now(source, self.context, tag.tag(), bytes, (AtOnce::Whole, 0)) {
             ReceiveProgress::All(status) => Some(status),
             ReceiveProgress::Nothing | ReceiveProgress::Part(_) => None,
         }

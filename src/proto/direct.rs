@@ -197,7 +197,7 @@ fn send_chunks(
     }
 }
 
-/// Receives at once what is there, if it is what is `wanted` of this peer.
+/// Receives at once what is there, if it is what is `wanted` of this peer. Polls for it so many times before.
 #[inline(always)]
 pub(crate) fn receive(
     core: &mut Core,
@@ -205,7 +205,7 @@ pub(crate) fn receive(
     peer: &mut Peer,
     wanted: Pattern,
     out: &mut [u8],
-    at_once: AtOnce,
+    (at_once, polls): (AtOnce, usize),
 ) -> ReceiveProgress {
     let medium = peer.endpoint.medium();
     medium.run(|| NextReceive {
@@ -215,6 +215,7 @@ pub(crate) fn receive(
         wanted,
         out,
         at_once,
+        polls,
     })
 }
 
@@ -226,6 +227,8 @@ struct NextReceive<'a> {
     wanted: Pattern,
     out: &'a mut [u8],
     at_once: AtOnce,
+    /// Polls before.
+    polls: usize,
 }
 
 impl MediumOp for NextReceive<'_> {
@@ -240,12 +243,20 @@ impl MediumOp for NextReceive<'_> {
             wanted,
             out,
             at_once,
+            polls,
         } = self;
         let Some(from) = M::of(&mut peer.endpoint) else {
             return ReceiveProgress::Nothing;
         };
-        if from.is_empty() || !receives.unexpected.is_empty() || peer.life.is_gone() {
+        if !receives.unexpected.is_empty() || peer.life.is_gone() {
             return ReceiveProgress::Nothing;
+        }
+        // Here, so that nothing is looked at twice once the message is there.
+        for _ in 0..polls {
+            if !from.is_empty() {
+                break;
+            }
+            std::hint::spin_loop();
         }
         let Ok(Some(record)) = from.peek() else {
             return ReceiveProgress::Nothing;
