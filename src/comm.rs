@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::matching::{MatchBits, OWN_CONTEXTS, Pattern, Source, Tag};
 use crate::peer::Incoming;
-use crate::proto::direct::{AtOnce, ReceiveProgress, SendProgress};
+use crate::proto::direct::{AtOnce, Look, ReceiveProgress, SendProgress};
 use crate::request::{RequestId, SendPlan, Status, UserBuf};
 use bytemuck::{AnyBitPattern, NoUninit};
 use onecopy_shm::loan::{self, Loan};
@@ -397,9 +397,12 @@ impl Comm {
         };
         let (mut polls, mut polled) = (0, 0);
         loop {
-            let how = (AtOnce::Parts, polls);
+            let look = Look {
+                at_once: AtOnce::Parts,
+                polls,
+            };
             let engine = &mut worker.engine;
-            let received = engine.receive_now(source, self.context, tag.tag(), bytes, how);
+            let received = engine.receive_now(source, self.context, tag.tag(), bytes, look);
             if !matches!(received, ReceiveProgress::Nothing)
                 || !engine.may_receive_now(source)
                 || polled >= most

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::matching::{Envelope, MatchBits, Pattern};
 use crate::peer::{Incoming, PairSettings, Peer, Target};
 use crate::proto;
-use crate::proto::direct::{AtOnce, ReceiveProgress, SendProgress};
+use crate::proto::direct::{AtOnce, Look, ReceiveProgress, SendProgress};
 use crate::request::{Request, RequestId, RequestState, SendPlan, Status, UserBuf};
 use crate::state::lightweight::PostedReceive;
 use crate::state::{Core, Lives, Receives, UnexpectedMessage, Waits};
@@ -278,7 +278,7 @@ impl Engine {
         out
     }
 
-    /// Receives at once what is there, or comes within so many polls.
+    /// Receives at once what is there, or comes while it is looked for.
     #[inline(always)]
     pub(crate) fn receive_now(
         &mut self,
@@ -286,7 +286,7 @@ impl Engine {
         context: u32,
         tag: Option<i32>,
         out: &mut [u8],
-        at_once: (AtOnce, usize),
+        look: Look,
     ) -> ReceiveProgress {
         let Self {
             core,
@@ -302,7 +302,7 @@ impl Engine {
             source: Some(source),
             tag,
         };
-        proto::direct::receive(core, receives, peer, wanted, out, at_once)
+        proto::direct::receive(core, receives, peer, wanted, out, look)
     }
 
     /// Goes on with a receive of which the first chunks were received at once.

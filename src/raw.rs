@@ -16,7 +16,7 @@ pub use crate::engine::SendMode as Mode;
 use crate::error::{Error, Result};
 use crate::matching::{MatchBits, Source, Tag};
 use crate::nonblocking::Matched;
-use crate::proto::direct::{AtOnce, ReceiveProgress, SendProgress};
+use crate::proto::direct::{AtOnce, Look, ReceiveProgress, SendProgress};
 pub use crate::request::{Activity, OFFER_MAX, Offer, OfferedBy, Staged, Taken};
 use crate::request::{RequestId, SendPlan, StagedBuf, Status, UserBuf};
 use onecopy_shm::loan::{Loan, Span};
@@ -322,7 +322,11 @@ impl Comm {
         if !engine.receives.posted.is_empty() && !engine.catch_up(source, bytes.len()) {
             return None;
         }
-        match engine.receive_now(source, self.context, tag.tag(), bytes, (AtOnce::Whole, 0)) {
+        let look = Look {
+            at_once: AtOnce::Whole,
+            polls: 0,
+        };
+        match engine.receive_now(source, self.context, tag.tag(), bytes, look) {
             ReceiveProgress::All(status) => Some(status),
             ReceiveProgress::Nothing | ReceiveProgress::Part(_) => None,
         }

@@ -197,7 +197,15 @@ fn send_chunks(
     }
 }
 
-/// Receives at once what is there, if it is what is `wanted` of this peer. Polls for it so many times before.
+/// How a call looks for its message.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look {
+    pub(crate) at_once: AtOnce,
+    /// Polls for it at most, before it is taken in.
+    pub(crate) polls: usize,
+}
+
+/// Receives at once what is there, or comes while it is looked for, if it is what is `wanted` of this peer.
 #[inline(always)]
 pub(crate) fn receive(
     core: &mut Core,
@@ -205,7 +213,7 @@ pub(crate) fn receive(
     peer: &mut Peer,
     wanted: Pattern,
     out: &mut [u8],
-    (at_once, polls): (AtOnce, usize),
+    look: Look,
 ) -> ReceiveProgress {
     let medium = peer.endpoint.medium();
     medium.run(|| NextReceive {
@@ -214,8 +222,7 @@ pub(crate) fn receive(
         peer,
         wanted,
         out,
-        at_once,
-        polls,
+        look,
     })
 }
 
@@ -226,9 +233,7 @@ struct NextReceive<'a> {
     peer: &'a mut Peer,
     wanted: Pattern,
     out: &'a mut [u8],
-    at_once: AtOnce,
-    /// Polls before.
-    polls: usize,
+    look: Look,
 }
 
 impl MediumOp for NextReceive<'_> {
@@ -242,8 +247,7 @@ impl MediumOp for NextReceive<'_> {
             peer,
             wanted,
             out,
-            at_once,
-            polls,
+            look: Look { at_once, polls },
         } = self;
         let Some(from) = M::of(&mut peer.endpoint) else {
             return ReceiveProgress::Nothing;

@@ -360,9 +360,9 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, len: usize) {
     // instructions on either side.
     if len >= 8 {
         match len {
-            ..=16 => two!(u64),
-            ..=32 => two!(u128),
-            ..=64 => two!([u128; 2]),
+            8..=16 => two!(u64),
+            17..=32 => two!(u128),
+            33..=64 => two!([u128; 2]),
             // SAFETY: the caller's promise.
             _ => unsafe { memcpy(to, from, len) },
         }
