@@ -400,6 +400,12 @@ impl Endpoint {
         each!(self, from => from.is_empty())
     }
 
+    /// Polls until a record is there, at most `polls` times.
+    #[inline(always)]
+    pub(crate) fn comes_within(&mut self, polls: usize) -> bool {
+        each!(self, from => from.comes_within(polls))
+    }
+
     /// The record that comes next, if it is there.
     #[inline(always)]
     pub(crate) fn peek(&mut self) -> std::result::Result<Option<Record>, BadRecord> {

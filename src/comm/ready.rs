@@ -22,16 +22,9 @@ impl Engine {
     /// Polls the source's ring until something is there, at most `polls` times.
     #[inline(always)]
     pub(super) fn poll_ring(&mut self, source: u32, polls: usize) -> bool {
-        let Some(Some(peer)) = self.peers.get_mut(source as usize) else {
-            return false;
-        };
-        for _ in 0..polls {
-            if !peer.endpoint.is_empty() {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        false
+        let peer = self.peers.get_mut(source as usize);
+        peer.and_then(Option::as_mut)
+            .is_some_and(|peer| peer.endpoint.comes_within(polls))
     }
 
     /// Whether to poll the ring of `dest` alone for its answer to the send `id`: no peer is busy, and no transfer is

@@ -31,6 +31,19 @@ pub(crate) trait Medium: Sized {
     fn notify(&mut self) -> bool;
     fn is_empty(&mut self) -> bool;
     fn peek(&mut self) -> Result<Option<Record>, BadRecord>;
+
+    /// Polls until a record is there, at most `polls` times.
+    #[inline(always)]
+    fn comes_within(&mut self, polls: usize) -> bool {
+        for _ in 0..polls {
+            if !self.is_empty() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+
     fn read(&self, record: &Record, offset: usize, out: &mut [u8]);
     fn notify_room(&self) -> bool;
     fn part(&self) -> Option<Part>;

@@ -256,12 +256,7 @@ impl MediumOp for NextReceive<'_> {
             return ReceiveProgress::Nothing;
         }
         // Here, so that nothing is looked at twice once the message is there.
-        for _ in 0..polls {
-            if !from.is_empty() {
-                break;
-            }
-            std::hint::spin_loop();
-        }
+        from.comes_within(polls);
         let Ok(Some(record)) = from.peek() else {
             return ReceiveProgress::Nothing;
         };
