@@ -314,6 +314,24 @@ impl Endpoint {
         }
     }
 
+    /// Whether the two send in turn, and did when a message last began that may go in chunks. Then this one is
+    /// answered, too.
+    #[inline]
+    pub(crate) fn is_answered(&self) -> bool {
+        match self {
+            Self::SharedMemory(with) => with.began_in_turn() && with.is_in_turn(),
+            Self::Socket(_) => false,
+        }
+    }
+
+    /// A message that might have gone in chunks goes in slots.
+    #[inline]
+    pub(crate) fn begins_in_slots(&mut self) {
+        if let Self::SharedMemory(to) = self {
+            to.begins();
+        }
+    }
+
     /// The first chunk of a message of `total` bytes is out.
     #[inline]
     pub(crate) fn began_chunks(&mut self, total: usize) {

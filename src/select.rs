@@ -29,10 +29,12 @@ pub(crate) fn other_node() -> Refusal {
 pub struct Thresholds {
     /// Up to this payload in slots.
     pub slots_max: usize,
-    /// Up to this payload in slots if there is no chunk.
+    /// Up to this payload in slots where no chunk would return, or there is none.
     pub slots_limit: usize,
     /// Up to this payload in slots whatever else is known of the message.
     pub fast_max: usize,
+    /// The same of a message that is not answered.
+    pub fast_limit: usize,
     /// From here on announced, if the buffer lies in no heap.
     pub announce_min: u64,
     /// Up to here in chunks all the same, if the buffer lies in no heap and has changed since it was last sent.
@@ -168,16 +170,27 @@ impl Thresholds {
         let min = PerLayer::new(|layer| inputs.min(layer));
         let announce_min = inputs.announce_min(&min);
         let earliest = announce_min.min(min[LayerId::MAP]).saturating_sub(1);
+        let earliest = usize::try_from(earliest).unwrap_or(usize::MAX);
         let slots_max = inputs.slots_max;
         Self {
             slots_max,
             slots_limit: inputs.slots_limit,
-            fast_max: slots_max.min(usize::try_from(earliest).unwrap_or(usize::MAX)),
+            fast_max: slots_max.min(earliest),
+            fast_limit: inputs.slots_limit.min(earliest),
             announce_min,
             rewritten_max: knobs.rewritten_most(false) as u64,
             rewritten_heap_max: knobs.rewritten_most(true) as u64,
             min,
             coop_min: PerLayer::new(|layer| inputs.coop_min(layer)),
+        }
+    }
+
+    /// Up to which payload a message travels in slots. The chunk of one that is not `answered` would not return.
+    #[inline]
+    fn slots_max_if(&self, answered: bool) -> usize {
+        match answered {
+            true => self.slots_max,
+            false => self.slots_limit,
         }
     }
 
@@ -231,6 +244,7 @@ impl Thresholds {
             extra,
             in_heap,
             has_credit,
+            answered,
             wanted,
         } = message;
         if !has_credit {
@@ -240,7 +254,7 @@ impl Thresholds {
                 true => SendProtocol::Chunks,
                 false => SendProtocol::Announced,
             }
-        } else if len + extra <= self.slots_max as u64 {
+        } else if len + extra <= self.slots_max_if(answered) as u64 {
             SendProtocol::Slots
         } else if len > 0 {
             SendProtocol::Chunks
@@ -312,6 +326,8 @@ pub struct SenderState {
     pub in_heap: bool,
     /// Whether the receiver has room for it.
     pub has_credit: bool,
+    /// Whether the receiver answers messages of this rank before the next one is sent.
+    pub answered: bool,
     /// From which size on the receiver wants it announced, by the times that it has seen; `u64::MAX`: it has no such
     /// wish.
     pub wanted: u64,

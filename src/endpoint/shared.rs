@@ -91,7 +91,7 @@ impl SharedMemory {
             came_back: VecDeque::new(),
             came_back_ever: 0,
             sent_warm: false,
-            began_in_turn: false,
+            began_in_turn: true,
             read_before: 0,
             rx: own.consumer(rank),
             rx_control: own.control_handle(rank),

@@ -118,7 +118,7 @@ impl Engine {
         }
         let peer = self.peers.get_mut(rank as usize).and_then(Option::as_mut);
         if !peer.is_some_and(|peer| {
-            len <= peer.policy.thresholds.slots_max && !peer.endpoint.is_empty()
+            len <= peer.policy.thresholds.slots_limit && !peer.endpoint.is_empty()
         }) {
             return false;
         }

@@ -63,8 +63,12 @@ pub(crate) fn send(
     decided: Option<SendPlan>,
 ) -> SendProgress {
     let len = bytes.len();
-    if len > peer.policy.thresholds.fast_max {
-        return send_longer(core, peer, bits, bytes, at_once, decided);
+    let thresholds = &peer.policy.thresholds;
+    if len > thresholds.fast_max {
+        if len > thresholds.fast_limit || peer.endpoint.is_answered() {
+            return send_longer(core, peer, bits, bytes, at_once, decided);
+        }
+        peer.endpoint.begins_in_slots();
     }
     if !may_send(peer) || !has_credit(core, peer, charge(len as u64)) {
         return SendProgress::Later(None);

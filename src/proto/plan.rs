@@ -57,11 +57,17 @@ pub(crate) fn plan(
         extra: if sync { SYNC_BYTES as u64 } else { 0 },
         in_heap,
         has_credit: credit,
+        answered: peer.endpoint.is_answered(),
         wanted,
     };
     let thresholds = &peer.policy.thresholds;
     match thresholds.send_protocol(&message, || changed(core)) {
-        SendProtocol::Slots => SendPlan::Slots,
+        SendProtocol::Slots => {
+            if len > thresholds.slots_max as u64 {
+                peer.endpoint.begins_in_slots();
+            }
+            SendPlan::Slots
+        }
         SendProtocol::Chunks => SendPlan::Chunks { sent: 0 },
         SendProtocol::Announced if len < thresholds.announce_from(in_heap).min(wanted) => {
             SendPlan::Stalled

@@ -299,6 +299,7 @@ impl<'a> Table<'a> {
             extra: 0,
             in_heap,
             has_credit: true,
+            answered: true,
             // What has been seen of no pair is not said.
             wanted: u64::MAX,
         };

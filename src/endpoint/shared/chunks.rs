@@ -240,10 +240,16 @@ impl SharedMemory {
         self.rx.position() != self.read_before
     }
 
+    /// A message begins that goes in chunks, or might.
     #[inline]
-    pub(in crate::endpoint) fn began_chunks(&mut self, total: usize) {
+    pub(in crate::endpoint) fn begins(&mut self) {
         self.began_in_turn = self.is_in_turn();
         self.read_before = self.rx.position();
+    }
+
+    #[inline]
+    pub(in crate::endpoint) fn began_chunks(&mut self, total: usize) {
+        self.begins();
         if total >= self.return_min {
             self.kept.sends();
         } else {

@@ -34,6 +34,8 @@ pub fn chunks_are_cheaper(copies: &AskedCopies) -> bool {
 pub struct Situation {
     /// Whether the string instruction takes lines without reading them ([`machine::strings_take_lines`]).
     pub strings_take_lines: bool,
+    /// Bytes of the first data cache, where that is known.
+    pub first_cache: Option<usize>,
     /// Ranks of the job.
     pub ranks: usize,
     /// Whether ranks outnumber processors.
@@ -68,6 +70,7 @@ impl Situation {
     pub fn here() -> Self {
         Self {
             strings_take_lines: machine::strings_take_lines(),
+            first_cache: machine::first_data_cache(),
             ranks: 2,
             oversubscribed: false,
             mapped: false,
@@ -401,14 +404,25 @@ pub(super) static POOL_PER_PEER: Auto = Auto::Computed(
         Value::Size(share.min(knobs.pool_max))
     },
 );
+/// Bytes of a slot.
+const SLOT: usize = 64;
+
 pub(super) static RING_SLOTS: Auto = Auto::Computed(
     || {
         let (most, least) = (seeds::RING_SLOTS, seeds::RING_SLOTS_LEAST);
         let ranks = seeds::RINGS_OF_RANK / most;
-        format!("{most} in jobs of up to {ranks} ranks, fewer in larger ones, {least} at least")
+        let cache = show_size(most * SLOT * seeds::RINGS_IN_CACHE);
+        format!(
+            "{most} in jobs of up to {ranks} ranks where the first data cache has {cache} or more, else fewer, {least} \
+             at least"
+        )
     },
     |_, situation| {
-        let each = (seeds::RINGS_OF_RANK / situation.ranks.max(1)).max(1);
+        let of_all = seeds::RINGS_OF_RANK / situation.ranks.max(1);
+        let of_cache = situation
+            .first_cache
+            .map_or(usize::MAX, |bytes| bytes / seeds::RINGS_IN_CACHE / SLOT);
+        let each = of_all.min(of_cache).max(1);
         Value::Count((1 << each.ilog2()).clamp(seeds::RING_SLOTS_LEAST, seeds::RING_SLOTS))
     },
 );

@@ -72,6 +72,7 @@ fn what_auto_stands_for_would_be_accepted() {
     ] {
         let situation = Situation {
             strings_take_lines,
+            first_cache: (!mapped).then_some(32 * KIB),
             ranks: if oversubscribed { 100 } else { 2 },
             oversubscribed,
             mapped,
@@ -355,4 +356,21 @@ proptest! {
         let (again, ..) = from(&[("ONECOPY_EAGER_SLOTS_MAX", &text)]).expect("in range");
         prop_assert_eq!(again, knobs);
     }
+}
+
+#[test]
+fn rings_leave_room_in_the_first_cache() {
+    let slots = |first_cache: Option<usize>, ranks| {
+        let situation = Situation {
+            first_cache,
+            ranks,
+            ..Situation::here()
+        };
+        auto::RING_SLOTS.number(&Knobs::default(), &situation)
+    };
+    for (kib, expected) in [(1, 128), (32, 128), (48, 256), (64, 256), (128, 256)] {
+        assert_eq!(slots(Some(kib * KIB), 2), expected, "{kib} KiB");
+    }
+    assert_eq!(slots(None, 2), 256);
+    assert_eq!(slots(Some(usize::MAX), 1000), 128);
 }
