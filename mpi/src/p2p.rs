@@ -245,18 +245,87 @@ fn send_as_planned(data: Data, to: Envelope<'_>, plan: Plan) -> Outcome<()> {
     Ok(())
 }
 
-/// Each function has a copy: what would be passed on to a common one costs a tenth of a short send.
 #[inline(always)]
-fn isend_mode(data: Data, to: Envelope<'_>, mode: Mode, request: Out<Request>) -> Outcome<()> {
+pub(crate) fn isend(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    dest: i32,
+    tag: i32,
+    comm: Comm,
+    request: Out<Request>,
+) -> Outcome<()> {
+    let data = Data::new(buf, count, datatype);
+    if let Some(lent) = comm::lent(comm)
+        && let Some(bytes) = data.usual_bytes()
+    {
+        isend_bytes(data, bytes, Envelope::new(dest, tag, lent), request)
+    } else {
+        isend_checked(buf, count, datatype, dest, tag, comm, request)
+    }
+}
+
+/// As [`send_checked`].
+#[inline(never)]
+fn isend_checked(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    dest: i32,
+    tag: i32,
+    comm: Comm,
+    request: Out<Request>,
+) -> Outcome<()> {
+    let comm = &comm::get(comm)?;
+    let data = Data::new(buf, count, datatype);
+    let to = Envelope::new(dest, tag, comm);
+    match data.dense_bytes() {
+        Some(bytes) => isend_bytes(data, bytes, to, request),
+        None => isend_planned(data, to, Mode::Standard.into(), request),
+    }
+}
+
+/// Sends at once what can be, of bytes that lie together.
+#[inline(always)]
+fn isend_bytes(data: Data, bytes: usize, to: Envelope<'_>, request: Out<Request>) -> Outcome<()> {
     request.check()?;
-    let mut plan = Plan::default();
-    if mode == Mode::Standard {
-        match send_dense(data, to, onecopy::Comm::send_at_once)? {
+    let mut options = SendOptions::from(Mode::Standard);
+    if let Some(rank) = to.destination()? {
+        let link = to.comm.link()?;
+        let send = |bytes: &[u8]| link.send_at_once(bytes, rank, to.tag);
+        match memory::with_bytes(data.buf, bytes, send) {
             Attempt::Sent => return request.set(request::SENT),
-            Attempt::Later(decided) => plan = decided,
+            Attempt::Later(plan) => options.plan = plan,
         }
     }
-    isend_planned(data, to, SendOptions { mode, plan }, request)
+    isend_planned(data, to, options, request)
+}
+
+pub(crate) fn irsend(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    dest: i32,
+    tag: i32,
+    comm: Comm,
+    request: Out<Request>,
+) -> Outcome<()> {
+    isend_checked(buf, count, datatype, dest, tag, comm, request)
+}
+
+pub(crate) fn issend(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    dest: i32,
+    tag: i32,
+    comm: Comm,
+    request: Out<Request>,
+) -> Outcome<()> {
+    let comm = &comm::get(comm)?;
+    let data = Data::new(buf, count, datatype);
+    let to = Envelope::new(dest, tag, comm);
+    isend_planned(data, to, Mode::Synchronous.into(), request)
 }
 
 /// What is not sent at once, as a request. Long messages and synchronous ones come here, too.
@@ -275,24 +344,6 @@ fn isend_planned(
     Ok(())
 }
 
-macro_rules! started {
-    ($($name:ident $mode:ident;)*) => {$(
-        pub(crate) fn $name(
-            buf: Addr, count: i64, datatype: Datatype, dest: i32, tag: i32, comm: Comm, request: Out<Request>,
-        ) -> Outcome<()> {
-            let comm = &comm::get(comm)?;
-            let data = Data::new(buf, count, datatype);
-            isend_mode(data, Envelope::new(dest, tag, comm), Mode::$mode, request)
-        }
-    )*};
-}
-
-started! {
-    isend Standard;
-    irsend Standard;
-    issend Synchronous;
-}
-
 pub(crate) fn ibsend(
     buf: Addr,
     count: i64,
@@ -308,6 +359,7 @@ pub(crate) fn ibsend(
     Ok(())
 }
 
+#[inline(always)]
 pub(crate) fn irecv(
     buf: Addr,
     count: i64,
@@ -317,16 +369,51 @@ pub(crate) fn irecv(
     comm: Comm,
     request: Out<Request>,
 ) -> Outcome<()> {
+    let data = Data::new(buf, count, datatype);
+    if let Some(lent) = comm::lent(comm)
+        && let Some(bytes) = data.usual_bytes()
+    {
+        irecv_bytes(data, bytes, Envelope::new(source, tag, lent), request)
+    } else {
+        irecv_checked(buf, count, datatype, source, tag, comm, request)
+    }
+}
+
+/// As [`send_checked`].
+#[inline(never)]
+fn irecv_checked(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    source: i32,
+    tag: i32,
+    comm: Comm,
+    request: Out<Request>,
+) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    request.check()?;
     let data = Data::new(buf, count, datatype);
     let from = Envelope::new(source, tag, comm);
-    if let Some(bytes) = data.dense_bytes()
-        && let Some((source, tag)) = from.origin()?
-        && let Some(started) = request::receive(buf, bytes, source, tag, comm)?
+    match data.dense_bytes() {
+        Some(bytes) => irecv_bytes(data, bytes, from, request),
+        None => irecv_planned(data, from, request),
+    }
+}
+
+/// Receives into bytes that lie together.
+#[inline(always)]
+fn irecv_bytes(data: Data, bytes: usize, from: Envelope<'_>, request: Out<Request>) -> Outcome<()> {
+    request.check()?;
+    if let Some((source, tag)) = from.origin()?
+        && let Some(started) = request::receive(data.buf, bytes, source, tag, from.comm)?
     {
         return request.set(started);
     }
+    irecv_planned(data, from, request)
+}
+
+/// What is not received at once, nor by a lightweight request.
+#[inline(never)]
+fn irecv_planned(data: Data, from: Envelope<'_>, request: Out<Request>) -> Outcome<()> {
     let home = request::reserve(request)?;
     home.keep(receive_object(data, from)?);
     Ok(())

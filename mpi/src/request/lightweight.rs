@@ -24,7 +24,7 @@ pub(super) fn name_of(handle: Request) -> Option<u32> {
 
 /// Starts a receive from a rank of the communicator of all ranks. `None`: it has to be an object, and nothing was
 /// started.
-#[inline]
+#[inline(always)]
 pub(crate) fn receive(
     buf: Addr,
     bytes: usize,
