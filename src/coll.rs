@@ -42,6 +42,7 @@ mod relay;
 mod requested_copies;
 mod schedule;
 pub mod select;
+mod spares;
 mod start;
 pub(crate) mod state;
 mod stream;

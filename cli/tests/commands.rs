@@ -421,7 +421,8 @@ fn memory_prints_the_formula_with_its_figures() {
     assert!(bytes("/worst") > bytes("/shared/at_most"));
     let output = onecopy(&["memory", "-n", "4"], &[("ONECOPY_EAGER_CREDIT", "64K")]);
     let text = text(&output.stdout);
-    assert!(text.contains("12 x 16384"), "{text}");
+    let ring = bytes("/shared/ring_per_pair");
+    assert!(text.contains(&format!("12 x {ring}")), "{text}");
     assert!(text.contains("3 x 65536 (ONECOPY_EAGER_CREDIT)"), "{text}");
 }
 

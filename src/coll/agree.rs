@@ -292,6 +292,7 @@ impl Worker {
                 me: state.me,
                 channel_ends: state.channel_ends,
                 bounce: state.bounce,
+                spares: state.spares,
             });
         }
         true
@@ -321,10 +322,12 @@ impl Worker {
             if let Some(own) = retired.channel_ends.get(retired.me) {
                 own.close();
             }
-            // Only a member that calls one collective more than this rank did may write into a kept buffer. It sees
-            // that the channel is closed, or this rank sees here that it writes.
+            // Only a member that calls one collective more than this rank did may write into a kept buffer or a spare
+            // slot. It sees that the channel is closed, or this rank sees here that it writes.
             let mut others = behind(retired.members.len(), retired.me);
-            let is_written = retired.bounce.own_bytes() > 0
+            let is_lent = retired.bounce.own_bytes() > 0
+                || retired.members.len() == 2 && !retired.spares.holds(retired.me);
+            let is_written = is_lent
                 && others.any(|place| {
                     !is_gone(retired.members[place]) && retired.channel_ends[place].is_writing()
                 });

@@ -6,6 +6,7 @@ use super::failed::Failed;
 use super::member_buffer;
 use super::messages::{Poison, poisoned};
 use super::op::Operation;
+use super::spares::Spares;
 use super::state::{CommState, Step};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -67,6 +68,9 @@ impl Communicator {
         state.seen = vec![seq; state.members.len()];
         (state.seq, state.done, state.room) = (seq, seq, seq);
         state.channel_ends = channel_ends;
+        if state.size() == 2 {
+            state.spares = Spares::opened(state.me);
+        }
         state.strong = strong;
         Ok(())
     }
@@ -110,6 +114,11 @@ impl Communicator {
         if state.has_channel() {
             let read = ops.iter().take_while(|op| op.has_read).last();
             if let Some(done) = read.map(|op| op.seq).filter(|&seq| seq != state.done) {
+                if state.size() == 2 {
+                    let first = state.done.wrapping_add(1);
+                    let count = done.wrapping_sub(state.done);
+                    (0..count).for_each(|next| state.take_spare(first.wrapping_add(next)));
+                }
                 state.set_done(done);
                 state.wake();
                 moved = true;

@@ -402,7 +402,7 @@ impl Exchange {
         } = part;
         let state = &*cx.state;
         let all = match line.content {
-            Content::Inline(all) | Content::Slot(all) => all,
+            Content::Inline(all) | Content::Slot(all) | Content::Spare(_, all) => all,
             Content::Nothing | Content::Buffer | Content::Message | Content::Pieces => {
                 usize::try_from(line.given.len).unwrap_or(usize::MAX)
             }
@@ -422,8 +422,8 @@ impl Exchange {
             return Err(mismatch());
         }
         match line.content {
-            Content::Inline(_) | Content::Slot(_) => {
-                let view = state.channel_ends[place].bytes(cx.seq, &line, offset, len);
+            Content::Inline(_) | Content::Slot(_) | Content::Spare(..) => {
+                let view = state.in_channel(place, cx.seq, &line, ByteRange { offset, len });
                 let view = view.ok_or_else(mismatch)?;
                 cx.memory.loans().write(recv.range(to, len), |out| {
                     view.copy_to(out, Kernel::Memcpy);

@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use lines::ShortLines;
 use onecopy_btl::RemoteRange;
+use onecopy_obs::seeds::SPARE_SLOTS_MIN;
 use onecopy_shm::coll::{INLINE, View, kind};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::HeapOffset;
@@ -127,7 +128,18 @@ impl Worker {
             match place {
                 GivenPlace::Channel => {
                     let me = state.me;
-                    state.publish_short(seq, bytes, || short.filled(me));
+                    let published = bytes.len() >= SPARE_SLOTS_MIN
+                        && short.reads_none_of_own(state.size())
+                        && match short.readers.include(1 - me) {
+                            true => state.publish_in_spare(seq, bytes, short.filled(me)),
+                            false => {
+                                state.publish(seq, kind::NOTHING, &[]);
+                                true
+                            }
+                        };
+                    if !published {
+                        state.publish_short(seq, bytes, || short.filled(me));
+                    }
                 }
                 GivenPlace::Mapped(heap) => {
                     *in_place_readers = Some(short.readers);
@@ -231,6 +243,24 @@ impl Running<'_> {
 }
 
 impl Worker {
+    /// A request takes the collective over. It finds this rank's contribution to a reduction in the slot of its line,
+    /// also if that was not read there so far.
+    #[cold]
+    pub(crate) fn leave_to_request(&mut self, running: &Running<'_>, send: Option<&[u8]>) {
+        let comm = self.collectives.slots.get(running.slot);
+        let Some(comm) = comm.and_then(Option::as_deref) else {
+            return;
+        };
+        let (state, short) = (&comm.state, running.short);
+        let reads_own = short.gives && matches!(short.action, Action::Combine(_));
+        if reads_own && state.done != running.seq && short.reads_none_of_own(state.size()) {
+            let bytes = short.given(send, running.recv);
+            if (SPARE_SLOTS_MIN..=state.slot_bytes()).contains(&bytes.len()) {
+                state.own().write_slot(running.seq, 0, bytes);
+            }
+        }
+    }
+
     /// The thread of the short collective in `slot` unwinds: it takes nothing more, and nobody waits for it. Its buffer
     /// goes back to the program. Members that read it in place, and may not be through, learn that.
     #[cold]

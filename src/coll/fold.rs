@@ -35,6 +35,8 @@ enum Location {
     Own,
     Inline,
     Slot,
+    /// In the spare slot of the end of this place.
+    Spare(usize),
     Buffer(RemoteRange),
     /// In a buffer that the kernel module attaches.
     Attached(RemoteRange),
@@ -383,6 +385,10 @@ impl Fold {
             let (location, len) = match line.content {
                 Content::Inline(len) => (Location::Inline, len as u64),
                 Content::Slot(len) => (Location::Slot, len as u64),
+                Content::Spare(of, len) => match state.place_of_spare(place, of) {
+                    Some(end) => (Location::Spare(end), len as u64),
+                    None => return Err(mismatch(state, place, 0, expected)),
+                },
                 Content::Nothing | Content::Message | Content::Pieces => (Location::Inline, 0),
                 Content::Buffer => {
                     let range = lines::range(line.given);

@@ -404,6 +404,13 @@ impl<'c> MemberCall<'c> {
             _ if way == Algorithm::Split => part.range = share(len, elem, size, me),
             _ => {}
         }
+        let is_prefix = matches!(
+            self.collective,
+            Collective::Scan { .. } | Collective::Exscan { .. }
+        );
+        if is_prefix && way == Algorithm::Flat && me + 1 == size {
+            vector.readers = Readers::Nobody;
+        }
         if let Some(bytes) = part.result {
             self.has_room(bytes)?;
         }

@@ -178,15 +178,13 @@ pub fn chunks_are_cheaper(costs: &Costs) -> bool {
 }
 
 /// Whether the `given` bytes of a member go to their one reader, which cannot map them, as a message or in pieces. What
-/// fits into a slot stands there, but for what two ranks give each other. If calls of the kernel are cheaper, the
-/// reader reads by one: a message would only precede that. Scatter of 64 KiB took 9.3 instead of 5.2 us near, as a
-/// message (A, 11-29).
+/// fits into a slot stands there. If calls of the kernel are cheaper, the reader reads by one: a message would only
+/// precede that. Scatter of 64 KiB took 9.3 instead of 5.2 us near, as a message (A, 11-29).
 ///
 /// For several readers messages would be copied in for each, or sent one after the other. With four ranks on two
 /// processors an alltoall of 256 KiB, sent so, took 1.2 to 1.8 times as long (G, 11-28).
-fn is_over_calls(given: usize, pair: Option<Pair>, limits: &PlacementLimits) -> bool {
-    pair == Some(Pair::BothGive) && limits.gives_in_pieces(given)
-        || given > limits.slot && (limits.over_calls || given >= seeds::BOTH_COPY_MIN)
+fn is_over_calls(given: usize, limits: &PlacementLimits) -> bool {
+    given > limits.slot && (limits.over_calls || given >= seeds::BOTH_COPY_MIN)
 }
 
 /// Whether what a member of `size` gives in an exchange is for one reader.
@@ -272,14 +270,6 @@ impl PlacementLimits {
     }
 }
 
-impl PlacementLimits {
-    /// Whether two ranks that both give `len` bytes do so in pieces, though a slot may have room.
-    #[must_use]
-    pub(super) fn gives_in_pieces(&self, len: usize) -> bool {
-        len > seeds::BOTH_GIVE_IN_SLOTS && self.over_calls && self.maps
-    }
-}
-
 impl NodeScheme {
     /// Whether what cannot be mapped may also go otherwise than by calls of the kernel: as a message or in pieces.
     pub(super) fn has_two_ways(self, limits: &PlacementLimits) -> bool {
@@ -298,7 +288,7 @@ impl NodeScheme {
                 one_reader: true,
                 pair,
                 ..
-            } if !mapped && is_over_calls(len, pair, limits) => match pair {
+            } if !mapped && is_over_calls(len, limits) => match pair {
                 Some(Pair::BothGive) if limits.maps => Placement::Pieces,
                 // A message has more chunks than a bounce buffer has room.
                 Some(Pair::OneGives) if limits.maps && len <= BOUNCE_LONGEST => Placement::Pieces,

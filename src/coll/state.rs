@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a rank keeps of a communicator that has collectives, apart from those under way.
 
+use super::ByteRange;
 use super::failed::Failed;
 use super::observed::ObservedKinds;
 use super::pieces::kept::KeptBounce;
 use super::requested_copies::CopyRequests;
 use super::select::{NodeLimits, PlacementLimits};
+use super::spares::Spares;
 use super::tags::Tags;
 use crate::endpoint::Home;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use onecopy_shm::coll::line::reached;
-use onecopy_shm::coll::{Channel, INLINE, Info, kind};
+use onecopy_shm::coll::{Channel, CheckedLine, Content, INLINE, Info, SpareOf, View, kind};
 use onecopy_shm::layout::{COLL_DEPTH, COLL_SLOT, ChannelPart};
 use onecopy_shm::sync::light_fence;
 use std::ops::Range;
@@ -62,8 +64,9 @@ pub(crate) struct CommState {
     pub(crate) copy_requests: CopyRequests,
     pub(crate) tuning: Tuning,
     pub(super) observed: ObservedKinds,
-    /// Of two ranks: what they give each other pieces in.
+    /// Of two ranks: what they give each other pieces in, and which spare slots this one holds.
     pub(crate) bounce: KeptBounce,
+    pub(crate) spares: Spares,
 }
 
 /// Bytes that a step moves at most, so that a call that does not want to wait comes back within tenths of a
@@ -112,6 +115,7 @@ impl CommState {
             tuning,
             observed: ObservedKinds::default(),
             bounce: KeptBounce::default(),
+            spares: Spares::default(),
         }
     }
 
@@ -259,6 +263,88 @@ impl CommState {
         own.will_publish(next);
         for part in filled() {
             own.will_fill_slot(next, part);
+        }
+    }
+
+    /// As [`Self::publish_short`], of more bytes than a line carries, in a spare slot that this rank holds. The one
+    /// other rank reads them, and holds the slot then: what this rank needs of them it has elsewhere. `false`: nothing
+    /// is published, as it holds none.
+    #[inline(never)]
+    pub(crate) fn publish_in_spare(
+        &mut self,
+        seq: u32,
+        bytes: &[u8],
+        filled: impl Iterator<Item = Range<usize>>,
+    ) -> bool {
+        let Some(place) = self.spares.next() else {
+            return false;
+        };
+        let end = &self.channel_ends[place];
+        let is_own = place == self.me;
+        if !is_own {
+            // Its owner may have taken the channel back. It sees that this rank writes, or this rank sees that.
+            self.own().begin_writes();
+            if end.tag() != self.tag || end.failure() != 0 {
+                self.own().end_writes();
+                return false;
+            }
+        }
+        for part in filled {
+            end.write_spare(part.start, &bytes[part]);
+        }
+        if !is_own {
+            self.own().end_writes();
+        }
+        self.spares.gave(place);
+        let kind = if is_own {
+            kind::SPARE
+        } else {
+            kind::READERS_SPARE
+        };
+        self.publish(seq, kind, &(bytes.len() as u64).to_le_bytes());
+        self.own().hand_over(seq);
+        true
+    }
+
+    /// Bytes of a contribution of `place` to `seq` that stands in the channel, as its line says; none if they do not
+    /// lie within it.
+    pub(crate) fn in_channel(
+        &self,
+        place: usize,
+        seq: u32,
+        line: &CheckedLine,
+        part: ByteRange,
+    ) -> Option<View<'_>> {
+        let ByteRange { offset, len } = part;
+        match line.content {
+            Content::Spare(of, there) => {
+                let end = &self.channel_ends[self.place_of_spare(place, of)?];
+                end.in_spare(0, there)?.part(offset, len)
+            }
+            _ => self.channel_ends[place].bytes(seq, line, offset, len),
+        }
+    }
+
+    /// The place of the end whose spare slot the other one of two ranks, at `giver`, has given in.
+    #[inline]
+    pub(crate) fn place_of_spare(&self, giver: usize, of: SpareOf) -> Option<usize> {
+        (self.size() == 2 && giver != self.me).then_some(match of {
+            SpareOf::Giver => giver,
+            SpareOf::Reader => self.me,
+        })
+    }
+
+    /// A request is through with `seq`. What the other one of two ranks gave in a spare slot is read.
+    pub(crate) fn take_spare(&mut self, seq: u32) {
+        let giver = 1 - self.me;
+        if self.channel_ends[giver].phase(seq) == 0 {
+            return;
+        }
+        if let Ok(line) = self.channel_ends[giver].read_line(seq)
+            && let Content::Spare(of, _) = line.content
+            && let Some(place) = self.place_of_spare(giver, of)
+        {
+            self.spares.came(place);
         }
     }
 

@@ -2,6 +2,7 @@
 //! The tree of ranks of a large group: who is below whom, and short vectors that are combined along it. A rank combines
 //! its vector with those of its children and publishes the result. All read what the first rank has published.
 
+use super::ByteRange;
 use super::context::{StepContext, StepParts};
 use super::exchange::give_short;
 use super::fold::fragment::{Operands, combine_all};
@@ -162,11 +163,11 @@ impl TreeFold {
 fn small(state: &CommState, place: usize, seq: u32, len: usize) -> Result<View<'_>> {
     let line = lines::read(state, place, seq)?;
     let there = match line.content {
-        Content::Inline(there) | Content::Slot(there) => there as u64,
+        Content::Inline(there) | Content::Slot(there) | Content::Spare(_, there) => there as u64,
         Content::Nothing | Content::Buffer | Content::Message | Content::Pieces => line.given.len,
     };
-    state.channel_ends[place]
-        .bytes(seq, &line, 0, len)
+    state
+        .in_channel(place, seq, &line, ByteRange::first(len))
         .filter(|_| there == len as u64)
         .ok_or_else(|| mismatch(state, place, there, len))
 }

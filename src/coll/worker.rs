@@ -11,6 +11,7 @@ use super::levels::Levels;
 use super::nodes::MembersByNode;
 use super::pieces::kept::KeptBounce;
 use super::select::{self, PlacementLimits};
+use super::spares::Spares;
 use super::start::Call;
 use super::state::{CommState, Tuning};
 use super::tags::Tags;
@@ -59,6 +60,8 @@ pub(crate) struct Retired {
     pub(crate) channel_ends: Vec<Channel>,
     /// Where the other one of two may still read pieces.
     pub(crate) bounce: KeptBounce,
+    /// In whose spare slot the other one of two may still write.
+    pub(crate) spares: Spares,
 }
 
 impl Collectives {

@@ -148,16 +148,21 @@ impl Comm {
             match worker.step_short(&mut running, send, patience.polls) {
                 Ok(()) => return ShortState::Done,
                 Err(Stop::Awaited) => {}
-                Err(Stop::NeedsRequest) => return ShortState::Begun,
+                Err(Stop::NeedsRequest) => break,
             }
             let unwinds = Unwinds { comm: self, index };
             let patient = patience.progress(self, worker);
             std::mem::forget(unwinds);
             match patient {
                 Some(entered) => worker = entered,
-                None => return ShortState::Begun,
+                None => {
+                    worker = self.handle.gate.enter();
+                    break;
+                }
             }
         }
+        worker.leave_to_request(&running, send);
+        ShortState::Begun
     }
 }
 

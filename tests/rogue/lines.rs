@@ -50,11 +50,16 @@ pub(super) fn nonsense() -> Vec<Line> {
         1 << 63,
         u64::MAX,
     ] {
-        lines.push(Line::of(kind::SLOT, 8, [there, 0, 0, 0, 0, 0]));
+        for kind in [kind::SLOT, kind::SPARE, kind::READERS_SPARE] {
+            lines.push(Line::of(kind, 8, [there, 0, 0, 0, 0, 0]));
+        }
     }
     for len in [1, 7, 9, INLINE, 49, 255] {
         lines.push(Line::of(kind::SLOT, len, [8; 6]));
+        lines.push(Line::of(kind::SPARE, len, [8; 6]));
+        lines.push(Line::of(kind::READERS_SPARE, len, [8; 6]));
     }
+    lines.push(Line::of(kind::SPARE, 0, [8; 6]));
     for len in [0, 24, 47, 49, 255] {
         lines.push(Line::of(kind::BUFFER, len, [0; 6]));
         lines.push(Line::of(kind::MESSAGE, len, [0, NO_HEAP, 8, 0, 0, 0]));
@@ -70,7 +75,7 @@ pub(super) fn nonsense() -> Vec<Line> {
     lines.push(Line::of(kind::PIECES, INLINE, [0, HEAP, 1, 0, NO_HEAP, 8]));
     lines.push(Line::of(kind::PIECES, INLINE, [0, 0, 8, 8, NO_HEAP, 8]));
     lines.push(Line::of(kind::PIECES, INLINE, [0, 0, 8, 0, 0, 8]));
-    for unknown in kind::PIECES + 1..=kind::MASK {
+    for unknown in kind::READERS_SPARE + 1..=kind::MASK {
         lines.push(Line::of(unknown, INLINE, [8; 6]));
     }
     for [address, heap, len] in [
@@ -109,7 +114,9 @@ pub(super) fn lies() -> Vec<Line> {
             lines.push(Line::of(kind::INLINE | flags, len, [3; 6]));
         }
         for there in [0, 8, 2000, COLL_SLOT as u64] {
-            lines.push(Line::of(kind::SLOT | flags, 8, [there; 6]));
+            for kind in [kind::SLOT, kind::SPARE, kind::READERS_SPARE] {
+                lines.push(Line::of(kind | flags, 8, [there; 6]));
+            }
         }
         lines.push(Line::of(kind::SLOT | flags, 0, [9; 6]));
         for len in [0, 8, 2000, 100_000, 200_000] {

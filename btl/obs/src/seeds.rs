@@ -138,11 +138,9 @@ pub const HELPED_MIN: usize = 128 * KIB;
 /// that is 25 µs for 54 (docs/performance.md, "Collectives").
 pub const HALVES_MIN: usize = 128 * KIB;
 
-/// The most that each of two ranks gives the other in a slot, where chunks cost less than calls of the kernel. What is
-/// longer goes in pieces: through memory that each writes where it has read. Apart, an allgather of 12 KiB takes 3.8
-/// instead of 6.8 us, of 8 KiB 3.4 instead of 4.6. Near, 8 KiB take 1.7 instead of 1.3, 12 KiB 3 % longer, and 16 KiB
-/// 2.3 instead of 2.8 (D, 12-01; docs/performance.md, "Collectives").
-pub const BOTH_GIVE_IN_SLOTS: usize = 8 * KIB;
+/// From so many bytes on two ranks give in spare slots, which they hand to each other. The slot's lines are in the
+/// cache of who writes then. Shorter ones take a few nanoseconds more so (docs/performance.md, "Collectives").
+pub const SPARE_SLOTS_MIN: usize = KIB + KIB / 4;
 
 /// Between nodes: bytes of a fragment. Its steps on the node cost a few microseconds, which the wire's time for it must
 /// hide; the last fragment's steps are hidden by nothing. Chosen by magnitude: at 10 GB/s a wire needs 13 us for so

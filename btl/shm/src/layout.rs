@@ -14,6 +14,8 @@ pub const CTRL_STRIDE: usize = 256;
 /// Collectives of one communicator that may be under way at a time: each has a line and a slot in the channel. Chosen
 /// by magnitude: a rank that runs ahead finds room for seven more, and the short slots of a channel stay at 32 KiB.
 pub const COLL_DEPTH: usize = 8;
+/// Slots of an end of a channel: one for each line, and a spare one. Two ranks hand the spare ones to each other.
+pub const COLL_SLOTS: usize = COLL_DEPTH + 1;
 /// Bytes of a slot of a channel, at least: what a rank contributes to a small collective. From a page on, memory that
 /// others map is read in place. Chosen by magnitude: with 32 ranks the default budget has four channels; with long
 /// slots it would have one.
@@ -22,7 +24,7 @@ pub const COLL_SLOT: usize = 4096;
 /// of 8 KiB take 1.4 instead of 2.4 us (A, near, 11-29; docs/performance.md, "Collectives").
 pub const COLL_SLOT_LONG: usize = 4 * COLL_SLOT;
 /// Jobs of up to so many ranks have long slots. With them a rank has fewer channels. Chosen by magnitude: with long
-/// slots a channel has 164 KiB, of which four ranks find room for fifteen each in the default budget of 20 MiB.
+/// slots a channel has 180 KiB, of which four ranks find room for fourteen each in the default budget of 20 MiB.
 pub const LONG_SLOT_RANKS: usize = 4;
 /// Areas of a channel into which a peer copies what its owner cannot read itself. One is filled while its owner empties
 /// the other.
@@ -61,7 +63,7 @@ impl ChannelPart {
     /// First byte in a channel whose slots have `slot` bytes, and bytes.
     #[must_use]
     pub fn range(self, slot: usize) -> (u64, u64) {
-        let slots = (COLL_DEPTH * slot) as u64;
+        let slots = (COLL_SLOTS * slot) as u64;
         match self {
             Self::Lines => (0, PAGE as u64),
             Self::Slots => (PAGE as u64, slots),
@@ -192,7 +194,7 @@ impl Geometry {
     /// Bytes of a channel in a job of `ranks`: a page of lines, slots, stages.
     #[must_use]
     pub const fn channel_bytes_for(ranks: usize) -> u64 {
-        let slots = COLL_DEPTH * Self::slot_for(ranks);
+        let slots = COLL_SLOTS * Self::slot_for(ranks);
         (PAGE + slots + COLL_STAGES * COLL_STAGE) as u64
     }
     /// How many channels each of `ranks` has when collectives may take `budget` bytes of a node. Half of a rank's part

@@ -47,10 +47,31 @@ impl ShortLines<'_> {
         read: impl Fn(&mut [u8], View<'_>, Kernel),
     ) -> Result<(), Stop> {
         let Ok(all) = self.bytes(place, short) else {
-            return self.read_mapped(place, from, recv, read);
+            return self.read_elsewhere(place, short, from, recv, read);
         };
         let part = all.part(from, recv.len()).ok_or(Stop::NeedsRequest)?;
         read(recv, part, Kernel::Memcpy);
+        Ok(())
+    }
+
+    /// As [`Self::read_part`], of bytes that stand in no line, nor in its slot.
+    #[inline(never)]
+    fn read_elsewhere(
+        &mut self,
+        place: usize,
+        short: ShortContribution,
+        from: usize,
+        recv: &mut [u8],
+        read: impl Fn(&mut [u8], View<'_>, Kernel),
+    ) -> Result<(), Stop> {
+        let of = self.state.channel_ends[place].short_spare(self.seq, short, self.len);
+        let Some(spare) = of.and_then(|of| self.state.place_of_spare(place, of)) else {
+            return self.read_mapped(place, from, recv, read);
+        };
+        let all = self.state.channel_ends[spare].in_spare(0, self.len);
+        let part = all.and_then(|all| all.part(from, recv.len()));
+        read(recv, part.ok_or(Stop::NeedsRequest)?, Kernel::Memcpy);
+        self.state.spares.came(spare);
         Ok(())
     }
 

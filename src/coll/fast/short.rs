@@ -233,6 +233,18 @@ impl Short {
         parts.into_iter().filter(|part| !part.is_empty())
     }
 
+    /// Whether this is one of two ranks and reads nothing of what it gives out of the channel. The first one of a scan
+    /// does.
+    #[inline(always)]
+    pub(super) fn reads_none_of_own(&self, size: usize) -> bool {
+        size == 2
+            && match self.action {
+                Action::Combine(combine) => combine.is_of_two(size),
+                Action::Collect(_) | Action::Give { .. } => true,
+                Action::Meet | Action::Copy { .. } => false,
+            }
+    }
+
     /// What a rank takes from its own send buffer to the result.
     #[inline]
     pub(super) fn own(&self, size: usize, me: usize) -> Option<BufferCopy> {
@@ -306,9 +318,7 @@ impl Short {
                 (can && self.is_read_by_all(state)).then_some(GivenPlace::Mapped(heap))
             }
             None => {
-                let both_give = state.size() == 2 && matches!(self.action, Action::Collect(_));
-                let in_pieces = both_give && state.tuning.limits.gives_in_pieces(self.given);
-                let in_slot = state.has_slots && self.given <= state.slot_bytes() && !in_pieces;
+                let in_slot = state.has_slots && self.given <= state.slot_bytes();
                 in_slot.then_some(GivenPlace::Channel)
             }
         }

@@ -5,11 +5,12 @@ use crate::coll::plan::MemberCall;
 use crate::coll::{Collective, ElemType, Parts, PredefinedOp};
 use crate::runtime::{Runtime, Threads, local, local_of};
 use onecopy_obs::Knobs;
-use onecopy_obs::seeds;
+use onecopy_shm::coll::{Content, SpareOf};
 use onecopy_shm::heap::HeapBuf;
 use onecopy_shm::layout::{COLL_DEPTH, COLL_SLOT, COLL_SLOT_LONG};
 use onecopy_shm::sync::{AtomicBool, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::time::Duration;
 
 fn is_short(collective: &Collective, size: usize, bytes: usize) -> bool {
@@ -75,13 +76,9 @@ fn exchanges(rt: &Runtime, mapped: bool, part: usize) {
     let mut heap = rt.alloc(bytes.len().max(1)).expect("memory");
     heap[..bytes.len()].copy_from_slice(&bytes);
     let send = if mapped { &heap[..bytes.len()] } else { &bytes };
-    let (world, mut before) = (rt.world(), rt.counters().map_bytes);
+    let (world, before) = (rt.world(), rt.counters().map_bytes);
     let mut recv = vec![0; bytes.len()];
     world.alltoall(send, &mut recv).expect("alltoall");
-    // Two that both give so much of plain memory may do so in pieces.
-    if !mapped && part > seeds::BOTH_GIVE_IN_SLOTS {
-        before = rt.counters().map_bytes;
-    }
     let came = |from| (0..part).map(move |at| byte(from, me, at));
     assert!(recv.iter().copied().eq(came(0).chain(came(1))), "{part}");
     for root in 0..2 {
@@ -360,5 +357,133 @@ fn an_ended_runtime_tells_its_readers() {
             }
             world.bcast(&mut heap[..], 0).expect_err("given up");
         }
+    });
+}
+
+/// What this rank's line of the last collective says.
+fn last_given(rt: &Runtime) -> Content {
+    let world = rt.world();
+    let slot = world.index.expect("a slot");
+    let worker = world.handle.gate.enter();
+    let comm = worker.collectives.slots[slot].as_deref().expect("open");
+    let line = comm.state.own().read_line(comm.state.seq);
+    line.expect("a good line").content
+}
+
+/// Two ranks that give in turn do so in the spare slot that they have read last. Who alone gives has none, and uses
+/// the slots of its lines.
+#[test]
+fn two_ranks_hand_spare_slots_to_each_other() {
+    const BYTES: usize = 4096;
+    local(2, |rt| {
+        let (world, me) = (rt.world(), rt.rank());
+        let mine = |round: usize| vec![(round * 2 + me) as u8; BYTES];
+        let theirs = |round: usize| vec![(round * 2 + 1 - me) as u8; BYTES];
+        let mut all = vec![0; 2 * BYTES];
+        let first = world.allgather(&mine(0), &mut all);
+        first.expect("the slots are there");
+        let spare_of = |turn: usize| match turn % 2 {
+            0 => SpareOf::Giver,
+            _ => SpareOf::Reader,
+        };
+        for round in 0..5 {
+            world.allgather(&mine(round), &mut all).expect("allgather");
+            assert_eq!(last_given(&rt), Content::Spare(spare_of(2 * round), BYTES));
+            assert_eq!(all[(1 - me) * BYTES..][..BYTES], theirs(round));
+            let mut sum = vec![0; BYTES];
+            world
+                .allreduce(&mine(round), &mut sum, PredefinedOp::Sum)
+                .expect("allreduce");
+            assert_eq!(
+                last_given(&rt),
+                Content::Spare(spare_of(2 * round + 1), BYTES)
+            );
+            assert!(sum.iter().all(|&byte| byte == (round * 4 + 1) as u8));
+        }
+        for round in 0..8 {
+            let mut bytes = mine(round);
+            world.bcast(&mut bytes, round % 2).expect("bcast");
+            if round % 2 == me {
+                let of = if round == 0 {
+                    SpareOf::Giver
+                } else {
+                    SpareOf::Reader
+                };
+                assert!(
+                    matches!(last_given(&rt), Content::Spare(_, BYTES)),
+                    "{round} {of:?}"
+                );
+            } else {
+                assert_eq!(bytes, theirs(round));
+            }
+        }
+        for round in 0..20 {
+            let mut bytes = mine(round);
+            world.bcast(&mut bytes, 0).expect("bcast");
+            if me == 0 {
+                let is_slot = last_given(&rt) == Content::Slot(BYTES);
+                assert!(is_slot || round < 2, "{round}");
+            } else {
+                assert_eq!(bytes, theirs(round));
+            }
+        }
+        rt.finalize().expect("finalize");
+    });
+}
+
+/// Whatever two ranks do, each spare slot is held by one of them in the end: what is given in one is read.
+#[test]
+fn no_spare_slot_is_lost() {
+    const BYTES: usize = 8192;
+    const KINDS: usize = 11;
+    let held = [Mutex::new(None), Mutex::new(None)];
+    let both = std::sync::Barrier::new(2);
+    local(2, |rt| {
+        let (world, me) = (rt.world(), rt.rank());
+        let mine = vec![me as u8; BYTES];
+        let twice = vec![me as u8; 2 * BYTES];
+        let mut got = vec![0; 2 * BYTES];
+        let sum = PredefinedOp::Sum;
+        let mut call = |kind: usize, root: usize| -> Result<(), Error> {
+            let one = &mut got[..BYTES];
+            match kind {
+                0 => world.bcast(one, root),
+                1 => world.gather(&mine, if me == root { &mut got[..] } else { &mut [] }, root),
+                2 => world.scatter(if me == root { &twice[..] } else { &[] }, one, root),
+                3 => world.allgather(&mine, &mut got),
+                4 => world.alltoall(&twice, &mut got),
+                5 => world.reduce(&mine, if me == root { one } else { &mut [] }, sum, root),
+                6 => world.allreduce(&mine, one, sum),
+                7 => world.reduce_scatter_block(&twice, one, sum),
+                8 => world.scan(&mine, one, sum),
+                9 => world.exscan(&mine, one, sum),
+                _ => world.allreduce_in_place(one, sum),
+            }
+        };
+        for kind in 0..KINDS {
+            for turn in 0..5 {
+                // The rank that is late finds the other one's contribution, or is awaited by a request.
+                if (kind + turn) % 4 == me {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                call(kind, turn % 2).expect("a collective");
+                let slot = world.index.expect("a slot");
+                let worker = world.handle.gate.enter();
+                let comm = worker.collectives.slots[slot].as_deref().expect("open");
+                *held[me].lock().expect("a lock") = Some(comm.state.spares);
+                drop(worker);
+                both.wait();
+                let spares = [0, 1].map(|rank: usize| {
+                    let held = held[rank].lock().expect("a lock");
+                    held.expect("it was called")
+                });
+                for place in 0..2 {
+                    let holders = spares.iter().filter(|spares| spares.holds(place)).count();
+                    assert_eq!(holders, 1, "{kind}, {turn}: {spares:?}");
+                }
+                both.wait();
+            }
+        }
+        rt.finalize().expect("finalize");
     });
 }

@@ -101,6 +101,7 @@ impl<'c> Contributions<'c> {
             Location::Own => return Ok(None),
             Location::Inline => end.in_line(self.seq, begin, len),
             Location::Slot => end.in_slot(self.seq, begin, len),
+            Location::Spare(end) => self.state.channel_ends[*end].in_spare(begin, len),
             Location::Buffer(range) | Location::Attached(range) => {
                 let copied = self.absent.iter().position(|&other| other == place);
                 let attached = self.in_place.iter().find(|part| part.place == place);
@@ -255,7 +256,7 @@ impl Fold {
             let layer = match location {
                 Location::Own => continue,
                 _ if place == state.me || fragment.absent.contains(&place) => continue,
-                Location::Inline | Location::Slot => LayerId::CHUNKS,
+                Location::Inline | Location::Slot | Location::Spare(_) => LayerId::CHUNKS,
                 Location::Buffer(_) => LayerId::MAP,
                 Location::Attached(_) => LayerId::ATTACH,
             };

@@ -207,7 +207,6 @@ impl Table {
             INLINE + 1,
             COLL_SLOT + 1,
             self.limits.slot + 1,
-            seeds::BOTH_GIVE_IN_SLOTS + 1,
             COLL_SLOT_LONG + 1,
             self.temp_max + 1,
             BOUNCE_LONGEST + 1,

@@ -11,7 +11,7 @@ pub(super) mod memory;
 pub(super) mod memory;
 
 use super::checked_line::{
-    BadLine, CheckedLine, Content, INLINE, Info, ShortContribution, ShortPlace, check,
+    BadLine, CheckedLine, Content, INLINE, Info, ShortContribution, ShortPlace, SpareOf, check,
 };
 use super::line::{Done, Head};
 use crate::layout::{COLL_DEPTH, COLL_STAGE, COLL_STAGES};
@@ -76,6 +76,9 @@ pub(super) struct Lines {
     pub(super) lines: [Line; COLL_DEPTH],
     _pad: AtomicU32,
 }
+
+/// The spare slot's number: it stands behind those of the lines.
+const SPARE: usize = COLL_DEPTH;
 
 /// One member's end of a channel.
 #[derive(Debug, Clone)]
@@ -272,12 +275,23 @@ impl Channel {
         match short.place(len, self.slot_bytes(), first) {
             ShortPlace::Line => self.in_line(seq, 0, len),
             ShortPlace::Slot => self.in_slot(seq, 0, len),
-            ShortPlace::Elsewhere => None,
+            ShortPlace::Spare(_) | ShortPlace::Elsewhere => None,
         }
     }
 
-    /// Bytes from `offset` on of what the line of `seq` carries, or its slot; none if they do not lie within
-    /// what the line describes.
+    /// In whose spare slot the bytes of a short contribution stand, if they are so many, and in one.
+    #[inline]
+    #[must_use]
+    pub fn short_spare(&self, seq: u32, short: ShortContribution, len: usize) -> Option<SpareOf> {
+        let first = || self.memory.first_word(self.line(seq));
+        match short.place(len, self.slot_bytes(), first) {
+            ShortPlace::Spare(of) => Some(of),
+            ShortPlace::Line | ShortPlace::Slot | ShortPlace::Elsewhere => None,
+        }
+    }
+
+    /// Bytes from `offset` on of what the line of `seq` carries, or its slot. None if they stand elsewhere, or do not
+    /// lie within what the line describes.
     #[must_use]
     pub fn bytes(
         &self,
@@ -289,7 +303,11 @@ impl Channel {
         match checked.content {
             Content::Inline(there) => self.in_line(seq, 0, there)?.part(offset, len),
             Content::Slot(there) => self.in_slot(seq, 0, there)?.part(offset, len),
-            Content::Nothing | Content::Buffer | Content::Message | Content::Pieces => None,
+            Content::Nothing
+            | Content::Spare(..)
+            | Content::Buffer
+            | Content::Message
+            | Content::Pieces => None,
         }
     }
 
@@ -321,6 +339,22 @@ impl Channel {
     #[must_use]
     pub fn ack(&self, seq: u32) -> u32 {
         self.lines().acks[seq as usize % COLL_DEPTH].0.phase(seq)
+    }
+
+    /// Bytes of the spare slot; none if they do not lie in it.
+    #[inline]
+    #[must_use]
+    pub fn in_spare(&self, offset: usize, len: usize) -> Option<View<'_>> {
+        self.memory.view_slot(SPARE).part(offset, len)
+    }
+
+    /// Writes to the spare slot; for the one of two members that holds it.
+    ///
+    /// # Panics
+    /// If the bytes do not lie in the slot.
+    #[inline]
+    pub fn write_spare(&self, offset: usize, bytes: &[u8]) {
+        self.memory.put_slot(SPARE, offset, bytes);
     }
 
     /// Writes to the slot of `seq`; for the owner.

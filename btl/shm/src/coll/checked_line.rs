@@ -48,6 +48,10 @@ pub mod kind {
     /// The bytes come piece by piece through the first buffer that the payload describes, in the owner's heap. The
     /// second one has as many bytes as come in all.
     pub const PIECES: u8 = 5;
+    /// The bytes stand in the spare slot of the line's owner. Who has read them may write there.
+    pub const SPARE: u8 = 6;
+    /// The same of the spare slot of the line's one reader.
+    pub const READERS_SPARE: u8 = 7;
     /// The slot begins with a table of the parts for each member.
     pub const TABLE: u8 = 0x10;
     /// Of pieces: they come through the reader's buffer, in which it has given pieces before.
@@ -74,6 +78,15 @@ pub struct BufferLocation {
     pub len: u64,
 }
 
+/// Whose spare slot a contribution stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpareOf {
+    /// The giver's: the line's owner's.
+    Giver,
+    /// That of the one reader.
+    Reader,
+}
+
 /// Where the bytes are that a member contributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
@@ -83,6 +96,8 @@ pub enum Content {
     Inline(usize),
     /// So many in the slot; no more than fit.
     Slot(usize),
+    /// So many in a spare slot; no more than fit.
+    Spare(SpareOf, usize),
     /// In the first buffer that the line describes.
     Buffer,
     /// In a message, of as many bytes as the first buffer that the line describes.
@@ -148,6 +163,14 @@ fn describe(payload: &[u8; INLINE], offset: usize, heap_bytes: u64) -> Option<Bu
     is_valid.then_some(BufferLocation { address, heap, len })
 }
 
+/// Whose spare slot a line of this kind names, if it is of one.
+fn spare_of(kind: u8) -> SpareOf {
+    match kind {
+        kind::READERS_SPARE => SpareOf::Reader,
+        _ => SpareOf::Giver,
+    }
+}
+
 /// Checks what was copied out of a line of a member whose slots have `slot` bytes, and whose heap has `heap_bytes`.
 pub(super) fn check(
     seq: u32,
@@ -172,10 +195,14 @@ pub(super) fn check(
             Ok(there) if there <= slot => Content::Slot(there),
             _ => return Err(bad("more bytes than a slot has")),
         },
+        kind::SPARE | kind::READERS_SPARE if len == 8 => match usize::try_from(word(payload, 0)) {
+            Ok(there) if there <= slot => Content::Spare(spare_of(info.kind & kind::MASK), there),
+            _ => return Err(bad("more bytes than a slot has")),
+        },
         kind::BUFFER if len == INLINE => Content::Buffer,
         kind::MESSAGE if len == INLINE => Content::Message,
         kind::PIECES if len == INLINE => Content::Pieces,
-        kind::NOTHING..=kind::PIECES => {
+        kind::NOTHING..=kind::READERS_SPARE => {
             return Err(bad("such a line has another length"));
         }
         _ => return Err(bad("there is no such kind")),
@@ -218,6 +245,7 @@ pub struct ShortContribution(pub(super) u64);
 pub(super) enum ShortPlace {
     Line,
     Slot,
+    Spare(SpareOf),
     /// It is no short one, it has another length, or the line is malformed.
     Elsewhere,
 }
@@ -232,13 +260,18 @@ impl ShortContribution {
 
     /// Where `len` bytes stand. `first` gives the first word of the payload. A slot has `slot` bytes.
     #[inline(always)]
-    pub(super) fn place(self, len: usize, slot: usize, first: impl FnOnce() -> u64) -> ShortPlace {
+    pub(super) fn place(self, len: usize, slot: usize, first: impl Fn() -> u64) -> ShortPlace {
         // One comparison says all that is to be known of the shortest.
         let says = |kind, len| self.0 >> 32 == Info { done: 0, kind, len }.encode() >> 32;
         if len <= INLINE && says(kind::INLINE, len as u8) {
             ShortPlace::Line
         } else if len <= slot && says(kind::SLOT, 8) && first() == len as u64 {
             ShortPlace::Slot
+        } else if len <= slot
+            && (says(kind::SPARE, 8) || says(kind::READERS_SPARE, 8))
+            && first() == len as u64
+        {
+            ShortPlace::Spare(spare_of((self.0 >> 32) as u8))
         } else {
             ShortPlace::Elsewhere
         }
@@ -294,11 +327,17 @@ mod tests {
                         match short.place(want, COLL_SLOT, || word) {
                             ShortPlace::Line => assert_eq!(content, Ok(Content::Inline(want))),
                             ShortPlace::Slot => assert_eq!(content, Ok(Content::Slot(want))),
+                            ShortPlace::Spare(of) => {
+                                assert_eq!(content, Ok(Content::Spare(of, want)));
+                            }
                             ShortPlace::Elsewhere => {
                                 let (line, slot) = (Content::Inline(want), Content::Slot(want));
                                 // A slot of which nothing is said is whole.
-                                let is_short =
-                                    content == Ok(line) || content == Ok(slot) && len == 8;
+                                let spare = [SpareOf::Giver, SpareOf::Reader]
+                                    .map(|of| Ok(Content::Spare(of, want)));
+                                let is_short = content == Ok(line)
+                                    || content == Ok(slot) && len == 8
+                                    || spare.contains(&content);
                                 assert!(!is_short || kind > kind::MASK, "{info:?} {want}");
                             }
                         }
@@ -310,7 +349,7 @@ mod tests {
                     good += 1;
                     match checked.content {
                         Content::Inline(len) => assert!(len <= INLINE),
-                        Content::Slot(len) => assert!(len <= COLL_SLOT),
+                        Content::Slot(len) | Content::Spare(_, len) => assert!(len <= COLL_SLOT),
                         Content::Nothing | Content::Buffer | Content::Message | Content::Pieces => {
                         }
                     }

@@ -7,7 +7,7 @@ use super::watched::Watched;
 use loom::sync::Arc;
 use loom::thread;
 use onecopy_shm::coll::line::reached;
-use onecopy_shm::coll::{Channel, Content, EndMemory, Info, kind};
+use onecopy_shm::coll::{Channel, Content, EndMemory, Info, SpareOf, kind};
 use onecopy_shm::layout::COLL_DEPTH;
 use onecopy_shm::sync::{AtomicU64, Ordering, spin_hint};
 
@@ -148,6 +148,74 @@ fn a_line_is_used_again_after_a_line_said_done() {
         };
         play(0, ends);
         second.join().expect("no panic");
+    });
+}
+
+/// Two members hand the spare slot of one to each other: each writes there only once it has read what stood there.
+#[test]
+fn a_spare_slot_goes_from_hand_to_hand() {
+    model(2, || {
+        let ends = [end(), end()];
+        let spare = |kind| Info {
+            done: 0,
+            kind,
+            len: 8,
+        };
+        let bytes = 8u64.to_le_bytes();
+        let read = |from: &Channel, seq: u32, of: SpareOf, expected: u8| {
+            wait(|| from.phase(seq) > 0);
+            let short = from.read_short(seq);
+            assert!(
+                from.short_bytes(seq, short, 8).is_none(),
+                "it is in no slot of a line"
+            );
+            assert_eq!(from.short_spare(seq, short, 8), Some(of));
+            let view = ends[0].in_spare(0, 8).expect("within the slot");
+            assert_eq!(view.bytes(), [expected; 8]);
+        };
+        let second = {
+            let ends = ends.clone();
+            thread::spawn(move || {
+                let [first, own] = &ends;
+                wait(|| first.phase(1) > 0);
+                let line = first.read_line(1).expect("a good line");
+                assert_eq!(line.content, Content::Spare(SpareOf::Giver, 8));
+                let view = first.in_spare(0, 8).expect("within the slot");
+                assert_eq!(view.bytes(), [1; 8]);
+                first.write_spare(0, &[2; 8]);
+                own.publish(2, 1, spare(kind::READERS_SPARE), &bytes);
+            })
+        };
+        ends[0].write_spare(0, &[1; 8]);
+        ends[0].publish(1, 1, spare(kind::SPARE), &bytes);
+        read(&ends[1], 2, SpareOf::Reader, 2);
+        ends[0].write_spare(0, &[3; 8]);
+        second.join().expect("no panic");
+    });
+}
+
+/// A member's end goes to another communicator while the other one of two still holds its spare slot. Either that one
+/// sees so and does not write there, or it is waited for.
+#[test]
+fn nothing_is_written_to_the_spare_slot_of_a_closed_end() {
+    model(3, || {
+        let (owner, writer) = (end(), end());
+        let slot = Arc::new(Watched::new(0));
+        let other = {
+            let (owner, writer, slot) = (owner.clone(), writer.clone(), Arc::clone(&slot));
+            thread::spawn(move || {
+                writer.begin_writes();
+                if owner.tag() == TAG {
+                    slot.change(|bytes| *bytes = 5);
+                }
+                writer.end_writes();
+            })
+        };
+        owner.close();
+        wait(|| !writer.is_writing());
+        slot.change(|bytes| *bytes = 7);
+        other.join().expect("no panic");
+        assert_eq!(slot.look(|&bytes| bytes), 7);
     });
 }
 

@@ -10,7 +10,7 @@
 
 use super::super::checked_line::INLINE;
 use super::{Line, Lines};
-use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES};
+use crate::layout::{COLL_SLOT, COLL_SLOTS, COLL_STAGE, COLL_STAGES};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ impl View<'_> {
 #[derive(Debug, Default)]
 struct Parts {
     lines: Lines,
-    slots: [Bytes; COLL_DEPTH],
+    slots: [Bytes; COLL_SLOTS],
     stages: [Bytes; COLL_STAGES],
 }
 

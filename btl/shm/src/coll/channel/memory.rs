@@ -12,7 +12,7 @@ pub(super) use super::super::view::View;
 use super::{Channel, Line, Lines};
 use crate::copy::{self, Kernel};
 use crate::doorbell::Doorbell;
-use crate::layout::{COLL_DEPTH, COLL_STAGE, COLL_STAGES, PAGE, SegOffset};
+use crate::layout::{COLL_DEPTH, COLL_SLOTS, COLL_STAGE, COLL_STAGES, PAGE, SegOffset};
 use crate::mapping::{Mapping, SharedStruct};
 use crate::prefetch;
 use crate::sync::{AtomicU64, Ordering};
@@ -93,7 +93,7 @@ impl EndMemory {
     /// Where a stage begins, behind the slots.
     #[inline]
     fn stage_at(&self, stage: usize) -> usize {
-        SLOTS + COLL_DEPTH * self.slot + stage * COLL_STAGE
+        SLOTS + COLL_SLOTS * self.slot + stage * COLL_STAGE
     }
 
     /// Writes the payload of a line.
@@ -138,7 +138,7 @@ impl EndMemory {
     /// If the bytes do not lie in the slot.
     #[inline]
     pub(super) fn put_slot(&self, slot: usize, offset: usize, bytes: &[u8]) {
-        assert!(slot < COLL_DEPTH && offset <= self.slot && bytes.len() <= self.slot - offset);
+        assert!(slot < COLL_SLOTS && offset <= self.slot && bytes.len() <= self.slot - offset);
         let pointer = self.area(SLOTS + slot * self.slot + offset, bytes.len());
         // SAFETY: the range lies in the slot, which does not overlap memory of the program.
         unsafe { copy::copy_to_raw(pointer.as_ptr(), bytes) };
@@ -147,6 +147,7 @@ impl EndMemory {
     /// All of a slot.
     #[inline]
     pub(super) fn view_slot(&self, slot: usize) -> View<'_> {
+        debug_assert!(slot < COLL_SLOTS);
         let pointer = self.area(SLOTS + slot * self.slot, self.slot);
         // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
         unsafe { View::new(pointer, self.slot) }
