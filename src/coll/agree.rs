@@ -326,7 +326,7 @@ impl Worker {
             // slot. It sees that the channel is closed, or this rank sees here that it writes.
             let mut others = behind(retired.members.len(), retired.me);
             let is_lent = retired.bounce.own_bytes() > 0
-                || retired.members.len() == 2 && !retired.spares.holds(retired.me);
+                || retired.channel_ends.len() == 2 && !retired.spares.holds(retired.me);
             let is_written = is_lent
                 && others.any(|place| {
                     !is_gone(retired.members[place]) && retired.channel_ends[place].is_writing()

@@ -35,7 +35,7 @@ pub const COLL_STAGE: usize = 16384;
 /// Channels that a rank has at most. Members agree on a free one by a word, with a bit for each.
 pub const MAX_CHANNELS: u32 = 64;
 /// First bytes of every segment.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"onecopy\x05");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"onecopy\x06");
 /// Most ranks that a job may have, on one node or several. The header page of a segment has a bitmap of active senders,
 /// with a bit for each rank.
 pub const MAX_RANKS: u32 = ((PAGE - BITMAP_OFFSET) * 8) as u32;
